@@ -276,3 +276,37 @@ class Host:
 
     clock_offset_s: float | None = None
     """Seconds by which this host's clock differs from a trusted one; None when it was not compared."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A local folder that the description names as the model."""
+
+    path: str
+    """As the description names it, made absolute."""
+
+    exists: bool
+    """It is there, and a folder."""
+
+    has_config: bool = False
+    """It holds a `config.json`."""
+
+    unreadable: tuple[str, ...] = ()
+    """Files in it that others may not read, so that the containers' user cannot either."""
+
+
+@dataclass(frozen=True)
+class DatasetFile:
+    """A local file that the description names as the dataset."""
+
+    path: str
+    """As the description names it, made absolute."""
+
+    exists: bool
+    """It is there, and a file."""
+
+    columns: tuple[str, ...] | None = None
+    """Keys of its first record; None where the helper does not read the format (Parquet)."""
+
+    problem: str | None = None
+    """Why its first record could not be read."""
