@@ -1,0 +1,95 @@
+"""The command line as data: commands, flags, help. No more than argparse, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from grpo_stack import __version__
+from grpo_stack.errors import DescriptionError
+
+PROGRAM = "grpo-stack"
+
+FLAGS = (
+    ("--model", "model", "Hub id or local folder"),
+    ("--revision", "revision", "commit, tag or branch of the model"),
+    ("--accelerator", "accelerator", "cuda or cpu"),
+    ("--split", "split", "SERVER:TRAINER, counts or GPU ids: 4:4, 0-3:4-7"),
+    ("--dataset", "data.dataset", "Hub id, a .jsonl or .parquet file, or two-digit-sums"),
+    ("--run", "run", "name of the folder in the outputs"),
+    ("--outputs", "outputs", "folder for all runs (default: ./outputs)"),
+    ("--pins", "pins", "locked set of package versions"),
+)
+"""Flags of their own for the keys that people change most."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors in the form of every other error, with exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise DescriptionError(f"{message}; see: {self.prog} --help")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    root = _Parser(prog=PROGRAM, description="GRPO with TRL's server mode: a vLLM server and a trainer in containers.")
+    root.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    found = root.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    _add_render(found)
+    _add_up(found)
+    _add_project(found, "down", "stop this project's containers and remove them; volumes and outputs stay")
+    _add_project(found, "status", "show this project's containers").add_argument(
+        "--json", action="store_true", help="for programs"
+    )
+    logs = _add_project(found, "logs", "show what the services say")
+    logs.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
+    logs.add_argument("services", nargs="*", metavar="SERVICE", help="vllm-server, trainer or prefetch (default: all)")
+    _add_wait(found)
+    pins = found.add_parser("pins", help="show the locked sets of package versions")
+    pins.add_argument("--json", action="store_true", help="for programs")
+    return root
+
+
+def _add_render(found: argparse._SubParsersAction[_Parser]) -> None:
+    render = found.add_parser("render", help="write the files of a description, or print them")
+    _add_description(render)
+    render.add_argument("--target", choices=("compose",), default="compose", help="what to write (default: compose)")
+    render.add_argument("--output", metavar="DIR", help="write into this folder, with the description beside it")
+
+
+def _add_up(found: argparse._SubParsersAction[_Parser]) -> None:
+    up = found.add_parser("up", help="build, start, follow the run to its end, stop; returns the trainer's exit code")
+    _add_description(up)
+    _add_name(up)
+    up.add_argument("--check", action="store_true", help="only check whether this host can run it")
+
+
+def _add_description(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("description", "stack.yaml in this folder is read if it is there; flags win over it")
+    group.add_argument("--file", metavar="FILE", help="another description than ./stack.yaml")
+    group.add_argument("--preset", metavar="NAME", help="a description that comes with grpo-stack: 4-4 or cpu")
+    for flag, key, meaning in FLAGS:
+        group.add_argument(flag, dest=key, metavar=flag.lstrip("-").upper(), help=meaning)
+    group.add_argument("--reward", dest="data.rewards", action="append", metavar="NAME", help="reward function; repeat for more")
+    group.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key, value in YAML")
+
+
+def _add_project(found: argparse._SubParsersAction[_Parser], name: str, meaning: str) -> argparse.ArgumentParser:
+    command = found.add_parser(name, help=meaning)
+    _add_name(command)
+    return command
+
+
+def _add_name(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--project", default="grpo-stack", metavar="NAME", help="Compose project (default: grpo-stack)")
+
+
+def _add_wait(found: argparse._SubParsersAction[_Parser]) -> None:
+    wait = found.add_parser("wait", help="wait until a vLLM server can generate, then become COMMAND")
+    wait.add_argument("--url", required=True, help="base URL of the server")
+    wait.add_argument("--model", required=True, metavar="NAME", help="the model that it must serve")
+    wait.add_argument("--backend", default="nccl", choices=("nccl", "gloo"), help="weight-transfer backend (default: nccl)")
+    wait.add_argument("--world-size", type=int, metavar="N", help="number of its workers")
+    wait.add_argument("--timeout", type=float, default=1800, metavar="S", help="seconds in all (default: 1800)")
+    wait.add_argument("--once", action="store_true", help="one look, no waiting: for health checks")
+    wait.add_argument("next", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run then")

@@ -1,0 +1,109 @@
+"""What this host's files, disk, memory and ports look like, for `preflight` to judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from grpo_stack.facts import DatasetFile, FolderSpace, Host, ModelFolder, PortInUse
+
+_MEMINFO = Path("/proc/meminfo")
+
+
+def read(folders: Iterable[str] = (), ports: Iterable[int] = ()) -> Host:
+    """This host's size, the space in `folders`, and which of `ports` are taken on 127.0.0.1."""
+    memory = _memory()
+    return Host(
+        cpus=len(os.sched_getaffinity(0)),
+        memory_total_bytes=memory["MemTotal"],
+        memory_available_bytes=memory["MemAvailable"],
+        shm_free_bytes=_free(Path("/dev/shm")),
+        folders=tuple(_folder(Path(folder)) for folder in folders),
+        ports_in_use=tuple(PortInUse(port, "127.0.0.1") for port in sorted(ports) if _taken(port)),
+    )
+
+
+def model_folder(path: str, uid: int) -> ModelFolder:
+    """The model folder at `path`, as the user `uid` of the containers will find it."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return ModelFolder(path, exists=False)
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    unreadable = tuple(file.name for file in files if not _readable(file, uid))
+    return ModelFolder(path, exists=True, has_config=(folder / "config.json").is_file(), unreadable=unreadable)
+
+
+def dataset_file(path: str) -> DatasetFile:
+    """The dataset file at `path`, and the columns of its first record if it is JSON or JSON lines."""
+    file = Path(path)
+    if not file.is_file():
+        return DatasetFile(path, exists=False)
+    if file.suffix == ".parquet":
+        return DatasetFile(path, exists=True)
+    try:
+        record = _first_record(file)
+    except (OSError, ValueError) as fault:
+        return DatasetFile(path, exists=True, problem=str(fault))
+    return DatasetFile(path, exists=True, columns=tuple(record))
+
+
+def _first_record(file: Path) -> dict[str, object]:
+    """The first object of a JSON-lines file, or of a JSON list; ValueError says what stands there instead."""
+    with file.open(encoding="utf-8") as lines:
+        first = next((line for line in lines if line.strip()), "")
+        if not first:
+            raise ValueError("it is empty")
+        try:
+            value = json.loads(first)
+        except ValueError:
+            lines.seek(0)
+            try:
+                value = json.loads(lines.read())
+            except ValueError as fault:
+                raise ValueError(f"line 1 is no JSON: {fault}") from None
+    if isinstance(value, list) and value:
+        value = value[0]
+    if not isinstance(value, dict):
+        raise ValueError(f"its first record is {type(value).__name__}, not an object with columns")
+    return value
+
+
+def _readable(file: Path, uid: int) -> bool:
+    found = file.stat()
+    return bool(found.st_mode & stat.S_IROTH) or (found.st_uid == uid and bool(found.st_mode & stat.S_IRUSR))
+
+
+def _memory() -> dict[str, int]:
+    """/proc/meminfo in bytes."""
+    fields = (line.split() for line in _MEMINFO.read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in fields if len(words) > 1}
+
+
+def _folder(folder: Path) -> FolderSpace:
+    parent = folder.absolute()
+    while not parent.exists():
+        parent = parent.parent
+    return FolderSpace(str(folder), _free(parent), os.access(parent, os.W_OK) and parent.is_dir())
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _taken(port: int) -> bool:
+    """Whether something already holds `port` on 127.0.0.1; SO_REUSEADDR, as Docker's proxy binds it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,290 @@
+"""Brings a rendered stack up, follows its run to the end, and takes it down again.
+
+Runs `docker compose` as a child, in a process group of its own, so that Ctrl-C reaches this program alone and the stack is
+then taken down in order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_stack import engine
+from grpo_stack.errors import ChildError, HostError, RunError
+from grpo_stack.facts import Container
+from grpo_stack.plan import PREFETCH, SERVER, TRAINER
+from grpo_stack.progress import Progress
+
+BUILD_LIMIT_S = 2 * 3600
+"""Downloading and unpacking the CUDA set over a slow line."""
+
+STOP_LIMIT_S = 10
+"""Between SIGTERM and SIGKILL when the stack is taken down: by then the run has ended or was given up."""
+
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A rendered stack on this host."""
+
+    project: str
+    """Name of the Compose project; two stacks on one host need two."""
+    file: Path
+    directory: Path
+    """What relative paths in the file are relative to."""
+    run_folder: Path
+    """Where the trainer writes, on this host."""
+    env: Mapping[str, str]
+    """Environment of `docker compose`."""
+    client: str
+    """A docker command that has Compose."""
+
+    def compose(self, *words: str) -> list[str]:
+        base = [self.client, "compose", "--project-name", self.project, "--file", str(self.file)]
+        return [*base, "--project-directory", str(self.directory), *words]
+
+    @property
+    def logs(self) -> Path:
+        return self.run_folder / "logs"
+
+
+def up(stack: Stack, progress: Progress) -> int:
+    """Build, start, follow and take down; the trainer's exit code. Whatever happens, nothing keeps running.
+
+    Raises HostError if the images cannot be built, ChildError with the exit code of a service that failed, RunError if the
+    server ended before the trainer, KeyboardInterrupt on SIGINT or SIGTERM.
+    """
+    with _interruptible():
+        _refuse_second(stack)
+        try:
+            _build(stack, progress)
+            _start(stack, progress)
+            return _follow(stack, progress)
+        finally:
+            _save_logs(stack)
+            progress.detail("stopping")
+            down(stack.client, stack.project, STOP_LIMIT_S)
+            progress.phase("stopped; caches and outputs are kept")
+
+
+def down(client: str, project: str, limit_s: int) -> None:
+    """Stop and remove the containers and networks of `project`; its volumes stay. HostError if that does not work."""
+    argv = [client, "compose", "--project-name", project, "down", "--remove-orphans", "--timeout", str(limit_s)]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s + 60, start_new_session=True, check=False)
+    except subprocess.TimeoutExpired:
+        raise HostError(f"docker compose down did not end within {limit_s + 60} s; look at: docker ps") from None
+    if done.returncode:
+        raise HostError(f"docker compose down failed: {_last_line(done.stderr)}; look at: docker ps")
+
+
+def _refuse_second(stack: Stack) -> None:
+    running = [box.service for box in engine.containers(stack.project) if box.state in ("running", "restarting", "paused")]
+    if running:
+        names = ", ".join(sorted(running))
+        raise HostError(
+            f"a stack called {stack.project} is running already ({names}); stop it with `grpo-stack down`, "
+            "or give this one a name of its own with --project"
+        )
+
+
+def _build(stack: Stack, progress: Progress) -> None:
+    progress.phase("building the images (minutes the first time, seconds after that)")
+    log = stack.logs / "build.log"
+    code = _run_logged(stack, ("--progress", "plain", "build"), log, BUILD_LIMIT_S, progress)
+    if code:
+        tail = "\n".join(f"    {line}" for line in _tail(log, 12))
+        raise HostError(f"the images could not be built; the last lines of {log}:\n{tail}")
+
+
+def _start(stack: Stack, progress: Progress) -> None:
+    """Start all services in order; returns once the trainer runs."""
+    log = stack.logs / "up.log"
+    with log.open("w") as output, _child(stack.compose("up", "--detach", "--no-build"), stack, output) as child:
+        phase = ""
+        began = time.monotonic()
+        while child.poll() is None:
+            boxes = {box.service: box for box in engine.containers(stack.project, log_lines=1)}
+            phase, began = _report_start(boxes, phase, began, progress)
+            time.sleep(POLL_S)
+    if child.returncode:
+        _raise_for_failed(stack, _tail(log, 3))
+    progress.phase(f"server ready after {time.monotonic() - began:.0f} s")
+
+
+def _report_start(boxes: Mapping[str, Container], phase: str, began: float, progress: Progress) -> tuple[str, float]:
+    """Say which service is starting, and what it said last; the phase that is on, and when it began."""
+    server, prefetch = boxes.get(SERVER), boxes.get(PREFETCH)
+    now = PREFETCH if prefetch and prefetch.state == "running" else SERVER if server and server.state == "running" else phase
+    if now != phase:
+        progress.phase({PREFETCH: "fetching model and dataset", SERVER: "server loading"}[now])
+        began = time.monotonic()
+    if now in boxes and boxes[now].last_lines:
+        progress.detail(boxes[now].last_lines[-1])
+    return now, began
+
+
+def _raise_for_failed(stack: Stack, output: list[str]) -> None:
+    """Name the service that failed, with its own last words; the exit code is its own where it means something."""
+    boxes = {box.service: box for box in engine.containers(stack.project, log_lines=15)}
+    for name in (PREFETCH, SERVER, TRAINER):
+        box = boxes.get(name)
+        if box is None or box.state == "running" and box.health != "unhealthy":
+            continue
+        said = "\n".join(f"    {line}" for line in box.last_lines)
+        if name == PREFETCH and box.exit_code in (2, 3):
+            raise ChildError(box.last_lines, box.exit_code)
+        if box.exit_code or name == SERVER:
+            raise RunError(f"{name} {_state(box)}; its last lines:\n{said}\nall of them: {stack.logs / name}.log")
+    raise RunError(f"docker compose up failed: {' '.join(output)}")
+
+
+def _state(box: Container) -> str:
+    if box.oom_killed:
+        return "ran out of memory"
+    return "became unhealthy" if box.state == "running" else f"ended with exit code {box.exit_code}"
+
+
+def _follow(stack: Stack, progress: Progress) -> int:
+    """Show each step until the trainer ends; its exit code."""
+    progress.phase("trainer starting")
+    steps = _new_lines(stack.run_folder / "metrics.jsonl")
+    while True:
+        boxes = {box.service: box for box in engine.containers(stack.project, log_lines=1)}
+        for line in next(steps):
+            progress.phase(describe_step(json.loads(line)))
+        trainer, server = boxes.get(TRAINER), boxes.get(SERVER)
+        if trainer is None:
+            raise RunError("the trainer's container was removed while it ran; nothing else is known")
+        if trainer.state in ("exited", "dead"):
+            for line in next(steps):
+                progress.phase(describe_step(json.loads(line)))
+            return _ended(stack, trainer)
+        if server is None or server.state in ("exited", "dead"):
+            _raise_for_failed(stack, [])
+        if trainer.last_lines:
+            progress.detail(trainer.last_lines[-1])
+        time.sleep(POLL_S)
+
+
+def _ended(stack: Stack, trainer: Container) -> int:
+    if trainer.exit_code:
+        box = next(box for box in engine.containers(stack.project, log_lines=15) if box.service == TRAINER)
+        said = "\n".join(f"    {line}" for line in box.last_lines)
+        text = f"trainer {_state(box)}; its last lines:\n{said}\nall of them: {stack.logs / TRAINER}.log"
+        raise ChildError(text, trainer.exit_code)
+    return 0
+
+
+def describe_step(metrics: Mapping[str, Any]) -> str:
+    """`step 3/25  reward 0.41  13.2 s (generate 6.1, push 1.4, optimize 5.5)`, as far as the metrics go."""
+    text = f"step {metrics['step']}/{metrics.get('max_steps', '?')}"
+    if "reward" in metrics:
+        text += f"  reward {metrics['reward']:.2f}"
+    if "seconds/step" in metrics:
+        names = ("generate", "push", "optimize")
+        split = [f"{name} {metrics[f'seconds/{name}']:.1f}" for name in names if f"seconds/{name}" in metrics]
+        text += f"  {metrics['seconds/step']:.1f} s" + (f" ({', '.join(split)})" if split else "")
+    return text
+
+
+def _new_lines(file: Path) -> Iterator[list[str]]:
+    """At each turn, the complete lines that were added to `file` since the last one."""
+    at, rest = (file.stat().st_size, b"") if file.exists() else (0, b"")
+    while True:
+        if file.exists():
+            with file.open("rb") as stream:
+                stream.seek(at)
+                added = stream.read()
+            at += len(added)
+            *lines, rest = (rest + added).split(b"\n")
+            yield [line.decode() for line in lines if line.strip()]
+        else:
+            yield []
+
+
+def _save_logs(stack: Stack) -> None:
+    """Keep what the services said; best effort, since it must not hide why the run ended."""
+    for service in (PREFETCH, SERVER, TRAINER):
+        argv = stack.compose("logs", "--no-color", "--no-log-prefix", "--timestamps", service)
+        with (stack.logs / f"{service}.log").open("w") as output, _child(argv, stack, output) as child:
+            try:
+                child.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+
+def _run_logged(stack: Stack, words: tuple[str, ...], log: Path, limit_s: float, progress: Progress) -> int:
+    """Run `docker compose …` with its output in `log`, showing its last line; its exit code, or HostError after the limit."""
+    deadline = time.monotonic() + limit_s
+    with log.open("w") as output, _child(stack.compose(*words), stack, output) as child:
+        while child.poll() is None:
+            if time.monotonic() > deadline:
+                raise HostError(f"docker compose {words[-1]} took longer than {limit_s:.0f} s; its output is in {log}")
+            if lines := _tail(log, 1):
+                progress.detail(lines[-1])
+            time.sleep(POLL_S)
+    return child.returncode
+
+
+@contextmanager
+def _child(argv: list[str], stack: Stack, output: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A child in a process group of its own that does not outlive the block."""
+    child = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=dict(stack.env), start_new_session=True
+    )
+    try:
+        yield child
+    finally:
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is None:
+            os.killpg(child.pid, sign)
+            try:
+                child.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                continue
+    child.wait()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does; a second signal changes nothing, since the first is being obeyed."""
+
+    def interrupt(number: int, frame: object) -> None:
+        for sign in handled:
+            signal.signal(sign, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before: dict[signal.Signals, Any] = {sign: signal.signal(sign, interrupt) for sign in handled}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
+
+
+def _tail(log: Path, count: int) -> list[str]:
+    """The last `count` lines that are not empty; reads no more than the file's end."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - 16384))
+        lines = stream.read().decode(errors="replace").splitlines()
+    return [line for line in lines if line.strip()][-count:]
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

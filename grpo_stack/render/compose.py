@@ -1,0 +1,180 @@
+"""The plan as a Compose file.
+
+Needs Compose 2.24 (`start_interval`) and Engine 25. Only the variables that the plan names, and those of `SETTINGS`, are
+taken from the environment of `docker compose`; every other `$` is doubled.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from grpo_stack import plan as planning
+from grpo_stack import words
+from grpo_stack.plan import Mount, Role, StackPlan
+from grpo_stack.render import yamltext
+from grpo_stack.words import Word
+
+FILE = "compose.yaml"
+PROJECT = "grpo-stack"
+
+SETTINGS = {
+    "HF_TOKEN_PATH": "file with a Hugging Face token, for gated models (default: none)",
+    "HF_HUB_OFFLINE": "1: fetch nothing, use what the cache volume holds",
+    "GRPO_STACK_UID, GRPO_STACK_GID": "owner of the files in the output folder (default: 1000)",
+    "BASE_IMAGE, INDEX_URL, EXTRA_INDEX_URL, WHEELS_DIR, CA_BUNDLE": "what images are built from; see docs/images.md",
+}
+"""Host variables that every Compose file of the stack understands."""
+
+_PRIVATE, _OUTSIDE = "stack", "outside"
+
+
+def render(plan: StackPlan, command: str) -> dict[str, str]:
+    """`{"compose.yaml": text}`; `command` is what the header names as its maker."""
+    services = {role.name: _service(role, plan) for role in plan.roles}
+    document = {
+        "name": PROJECT,
+        "services": services,
+        "networks": {_PRIVATE: {"internal": True}, _OUTSIDE: {}},
+        "volumes": {name: {} for name in planning.CACHES},
+        "secrets": {
+            "hf_token": {"file": "${HF_TOKEN_PATH:-/dev/null}"},
+            "ca_bundle": {"file": "${CA_BUNDLE:-/dev/null}"},
+        },
+    }
+    return {FILE: yamltext.dump(document, _header(plan, command))}
+
+
+def _header(plan: StackPlan, command: str) -> tuple[str, ...]:
+    lines = [f"Made by: {command}", "Change the description and render again; edits here are lost.", ""]
+    for role in (plan.server, plan.trainer):
+        lines += [f"{role.name}:", f"    {shell_line(role.argv)}", ""]
+    lines.append("Taken from the environment of `docker compose`:")
+    lines += [f"    {name}: {meaning}" for name, meaning in SETTINGS.items()]
+    return tuple(lines)
+
+
+def shell_line(argv: tuple[Word, ...]) -> str:
+    """`argv` as one line that a shell reads back as the same words, defaults standing for host variables."""
+    return " ".join(_quote(words.literal(word)) for word in argv)
+
+
+def _quote(text: str) -> str:
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$" + "'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
+
+
+def _service(role: Role, plan: StackPlan) -> dict[str, Any]:
+    service: dict[str, Any] = {
+        "image": f"grpo-stack/{role.image}:{plan.accelerator}",
+        "build": _build(role, plan),
+        "hostname": role.name,
+        "user": "${GRPO_STACK_UID:-1000}:${GRPO_STACK_GID:-1000}",
+    }
+    if role.gate:
+        service["entrypoint"] = [_text(word) for word in role.gate]
+    service["command"] = [_text(word) for word in role.argv]
+    service["environment"] = {name: _text(value) for name, value in role.env.items()}
+    if role.needs_token:
+        service["environment"] |= {"HF_TOKEN_PATH": "/run/secrets/hf_token", "CA_BUNDLE_PATH": "/run/secrets/ca_bundle"}
+        service["secrets"] = ["hf_token", "ca_bundle"]
+    service["volumes"] = _volumes(role)
+    service["networks"] = _networks(role)
+    if role.publish:
+        service["ports"] = [f"127.0.0.1:{role.publish}:{_port(role)}"]
+    if role.gpus:
+        service["deploy"] = _reservation(role.gpus)
+    if role.probe:
+        service["healthcheck"] = _healthcheck(role.probe, plan.boot_timeout_s)
+    service["depends_on"] = _dependencies(role, plan)
+    return {key: value for key, value in {**service, **_hardening(role)}.items() if value not in ({}, [])}
+
+
+def _build(role: Role, plan: StackPlan) -> dict[str, Any]:
+    return {
+        "context": _escape(plan.source),
+        "dockerfile": "docker/Dockerfile",
+        "target": role.image,
+        "args": {
+            "ACCELERATOR": plan.accelerator,
+            "PINS": plan.pins.name,
+            "BASE_IMAGE": "${BASE_IMAGE:-debian:bookworm-20250520-slim}",
+            "INDEX_URL": "${INDEX_URL:-}",
+            "EXTRA_INDEX_URL": "${EXTRA_INDEX_URL:-}",
+        },
+        "additional_contexts": {"wheels": "${WHEELS_DIR:-" + _escape(plan.source).rstrip("/") + "/docker/wheels}"},
+        "secrets": ["ca_bundle"],
+    }
+
+
+def _networks(role: Role) -> list[str]:
+    # Docker publishes no port of a container that is on an internal network alone.
+    outside = [_OUTSIDE] if role.internet or role.publish else []
+    return outside if role.needs_token else [_PRIVATE, *outside]
+
+
+def _volumes(role: Role) -> list[dict[str, Any]]:
+    caches = [{"type": "volume", "source": name, "target": target} for name, target in planning.CACHES.items()]
+    return [*caches, *(_bind(mount) for mount in role.mounts)]
+
+
+def _bind(mount: Mount) -> dict[str, Any]:
+    """A bind mount that fails where its source is missing, instead of leaving an empty folder that root owns."""
+    bind = {"type": "bind", "source": _escape(mount.source), "target": _escape(mount.target)}
+    return {**bind, "read_only": mount.read_only, "bind": {"create_host_path": False}}
+
+
+def _reservation(gpus: tuple[int, ...]) -> dict[str, Any]:
+    device = {"driver": "nvidia", "device_ids": [str(gpu) for gpu in gpus], "capabilities": ["gpu"]}
+    return {"resources": {"reservations": {"devices": [device]}}}
+
+
+def _healthcheck(probe: tuple[Word, ...], boot_timeout_s: int) -> dict[str, Any]:
+    limit = planning.CALL_TIMEOUT_S
+    return {
+        "test": ["CMD", *(_text(word) for word in probe), "--timeout", str(limit)],
+        "start_period": f"{boot_timeout_s}s",
+        "start_interval": "3s",
+        "interval": "30s",
+        "timeout": f"{limit + 5}s",
+        "retries": 3,
+    }
+
+
+def _dependencies(role: Role, plan: StackPlan) -> dict[str, Any]:
+    if role is plan.prefetch:
+        return {}
+    needs = {plan.prefetch.name: {"condition": "service_completed_successfully"}}
+    if role is plan.trainer:
+        needs[plan.server.name] = {"condition": "service_healthy"}
+    return needs
+
+
+def _hardening(role: Role) -> dict[str, Any]:
+    return {
+        "init": True,
+        "read_only": True,
+        "tmpfs": ["/tmp:exec,mode=1777", "/home/stack:exec,mode=1777"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "shm_size": role.shm,
+        "ulimits": {"memlock": -1, "stack": 67108864, "nofile": {"soft": 65536, "hard": 65536}},
+        "stop_grace_period": f"{role.stop_grace_s}s",
+        "logging": {"driver": "json-file", "options": {"max-size": "50m", "max-file": "5"}},
+    }
+
+
+def _port(role: Role) -> str:
+    return words.literal(role.argv[role.argv.index("--port") + 1])
+
+
+def _text(word: Word) -> str:
+    """A word as Compose reads it: its variables to be expanded, its other dollars not."""
+    return "".join(
+        _escape(part) if isinstance(part, str) else f"${{{part.name}:-{part.default}}}" for part in words.parts(word)
+    )
+
+
+def _escape(text: str) -> str:
+    return text.replace("$", "$$")

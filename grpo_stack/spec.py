@@ -1,0 +1,252 @@
+"""What the user described: `stack.yaml` and flags as frozen data, with every rule that the description alone can break."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from grpo_stack import pins, schema, split, words
+from grpo_stack.errors import DescriptionError
+from grpo_stack.schema import Scalar
+from grpo_stack.split import Split
+from grpo_stack.words import Variable, Word
+
+EPHEMERAL_PORTS = range(32768, 61000)
+"""Linux's default range for outgoing connections (ip_local_port_range): any of them may be taken at any time."""
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def _text_or_variable(value: object) -> Word:
+    if not isinstance(value, str) or not value.strip():
+        raise schema.Invalid(f"{value!r} found where text belongs")
+    return words.parse(value)
+
+
+def _run_name(value: object) -> Word:
+    word = _text_or_variable(value)
+    if not _RUN.fullmatch(words.literal(word)):
+        raise schema.Invalid(f"{value!r} is no folder name; use letters, digits, `.`, `_` and `-`, at most 100")
+    return word
+
+
+def _checked(parse: Any, default: Any) -> Any:
+    return field(default=default, metadata={"parse": parse})
+
+
+@dataclass(frozen=True)
+class Data:
+    dataset: str = "trl-lib/DeepMath-103K"
+    """Hub id, a local .jsonl, .json or .parquet file, or the built-in `two-digit-sums`."""
+    config: Optional[str] = None
+    """Configuration of a Hub dataset that has several."""
+    split: str = "train"
+    revision: Optional[str] = None
+    """Commit, tag or branch of the Hub dataset."""
+    rewards: tuple[str, ...] = ("accuracy_reward",)
+    """Names in `trl.rewards`, `package.module:function`, or `file.py:function` of this host; several are summed, with
+    the weights of `trainer.args.reward_weights`."""
+
+
+@dataclass(frozen=True)
+class Server:
+    port: int = 8000
+    """HTTP port inside the private network."""
+    publish: Optional[int] = None
+    """Port on this host's 127.0.0.1; anyone who reaches it can overwrite the model, so there is none by default."""
+    max_model_len: Optional[int] = None
+    """Longest prompt + completion in tokens; default: what the model's own config says."""
+    gpu_memory_utilization: Optional[float] = None
+    """Share of each server GPU; default 0.9, which leaves more than the 2 GiB that a weight push takes."""
+    dtype: Optional[str] = None
+    """Default: bfloat16 on GPUs, float32 on the CPU, on both sides."""
+    boot_timeout_s: int = 1800
+    """How long the model may take from container start to its first completion."""
+    extra_args: tuple[str, ...] = ()
+    """Further words for `vllm serve`."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    group_port: int = 61216
+    """Where the server's workers join the weight-push group; outside the ephemeral range."""
+    internet: bool = False
+    """Let the trainer reach the outside, for experiment trackers; the server never does."""
+    parallelism: str = "fsdp2"
+    """How more than one training process share the model: `ddp` (a copy each) or `fsdp2` (sharded)."""
+    args: dict[str, "Scalar | tuple[Scalar, ...]"] = field(default_factory=dict)
+    """Fields of TRL's GRPOConfig and ModelConfig, passed as they are."""
+
+
+@dataclass(frozen=True)
+class StackSpec:
+    model: Word = _checked(_text_or_variable, Variable("MODEL", "Qwen/Qwen2.5-7B"))
+    """Hub id or local folder; `${NAME:-default}` leaves the choice to the environment of `docker compose up`."""
+    revision: Optional[str] = None
+    """Commit, tag or branch of the Hub model."""
+    run: Word = _checked(_run_name, Variable("RUN", "run"))
+    """Name of the folder in `outputs`."""
+    accelerator: str = "cuda"
+    """`cuda`, or `cpu` for the real but small stack without a GPU."""
+    split: Optional[Split] = _checked(split.parse, None)
+    """SERVER:TRAINER; default 4:4. The CPU stack has none."""
+    pins: str = pins.DEFAULT
+    """Locked set of package versions; `grpo-stack pins` lists them."""
+    outputs: str = "./outputs"
+    """Folder on this host, relative to this file."""
+    source: str = "."
+    """The checkout that images are built from, relative to this file."""
+    data: Data = Data()
+    server: Server = Server()
+    trainer: Trainer = field(default_factory=Trainer)
+
+    @property
+    def gpus(self) -> Split:
+        """The split of a CUDA stack."""
+        return self.split or split.parse("4:4")
+
+
+OWNED = {
+    "model_name_or_path": "model",
+    "model_revision": "revision",
+    "dataset": "data.dataset",
+    "dataset_config": "data.config",
+    "dataset_split": "data.split",
+    "dataset_revision": "data.revision",
+    "rewards": "data.rewards",
+    "output_dir": "run",
+    "use_vllm": None,
+    "vllm_mode": None,
+    "vllm_server_base_url": None,
+    "vllm_server_host": None,
+    "vllm_server_port": "server.port",
+    "vllm_group_port": "trainer.group_port",
+    "vllm_gpu_memory_utilization": "server.gpu_memory_utilization",
+    "vllm_max_model_length": "server.max_model_len",
+    "vllm_tensor_parallel_size": "split",
+}
+"""Training arguments that the stack sets itself, and the key that governs each (None: nothing does)."""
+
+OWNED_BY_SERVER = {
+    "--weight-transfer-config": None,
+    "--logprobs-mode": None,
+    "--max-logprobs": None,
+    "--host": None,
+    "--port": "server.port",
+    "--tensor-parallel-size": "split",
+    "-tp": "split",
+    "--served-model-name": None,
+    "--model": "model",
+    "--revision": "revision",
+    "--dtype": "server.dtype",
+    "--max-model-len": "server.max_model_len",
+    "--gpu-memory-utilization": "server.gpu_memory_utilization",
+}
+"""`vllm serve` options that the stack sets itself, and the key that governs each."""
+
+
+def read(data: object, overrides: Mapping[str, Any] | None = None, where: str = "stack.yaml") -> StackSpec:
+    """The spec that `data` (the mapping in stack.yaml, or nothing) and `overrides` (`data.dataset` → value) describe.
+
+    DescriptionError holds every problem found, each with its key.
+    """
+    values, problems = schema.read(StackSpec, merge(data or {}, overrides or {}))
+    spec = StackSpec(**values)
+    problems += _rules(spec)
+    if problems:
+        raise DescriptionError(f"{where}: {problem}" for problem in problems)
+    return spec
+
+
+def merge(data: Any, overrides: Mapping[str, Any]) -> Any:
+    """`data` with the values of `overrides` (`trainer.args.max_steps` → value) at their keys; the inputs stay as they are."""
+    if not isinstance(data, Mapping):
+        return data
+    merged = dict(data)
+    for path, value in overrides.items():
+        key, _, rest = path.partition(".")
+        merged[key] = merge(merged.get(key) or {}, {rest: value}) if rest else value
+    return merged
+
+
+def is_path(model: Word) -> bool:
+    """Whether a model names a local folder and not a Hub id: it starts with `/`, `./` or `../`."""
+    return isinstance(model, str) and model.startswith(("/", "./", "../"))
+
+
+def is_file(dataset: str) -> bool:
+    """Whether a dataset names a local file: by its ending."""
+    return dataset.endswith((".jsonl", ".json", ".parquet"))
+
+
+def is_reward_file(reward: str) -> bool:
+    """Whether a reward names a function in a local file: `rewards.py:function`."""
+    return re.fullmatch(r".*\.py:[A-Za-z_]\w*", reward) is not None
+
+
+def _rules(spec: StackSpec) -> list[str]:
+    return [*_stack_rules(spec), *_port_rules(spec), *_server_rules(spec.server), *_trainer_rules(spec.trainer)]
+
+
+def _stack_rules(spec: StackSpec) -> list[str]:
+    problems = []
+    if spec.accelerator not in ("cuda", "cpu"):
+        problems.append(f"accelerator: {spec.accelerator!r} is not known; use cuda or cpu")
+    if spec.accelerator == "cpu" and spec.split is not None:
+        problems.append("split: the CPU stack uses no GPU; leave it out, or set accelerator: cuda")
+    if spec.pins not in pins.SETS:
+        problems.append(f"pins: there is no locked set {spec.pins!r}; known: {', '.join(pins.SETS)}")
+    if not spec.data.rewards:
+        problems.append("data.rewards: empty; name at least one reward function")
+    return problems
+
+
+def _port_rules(spec: StackSpec) -> list[str]:
+    problems = []
+    ports = {"server.port": spec.server.port, "trainer.group_port": spec.trainer.group_port}
+    if spec.server.publish is not None:
+        ports["server.publish"] = spec.server.publish
+    for key, port in ports.items():
+        if not 1024 <= port <= 65535:
+            problems.append(f"{key}: {port} is no port that a user may open; take one from 1024 to 65535")
+    if spec.trainer.group_port in EPHEMERAL_PORTS:
+        problems.append(
+            f"trainer.group_port: {spec.trainer.group_port} lies in the range of outgoing connections "
+            f"({EPHEMERAL_PORTS.start}-{EPHEMERAL_PORTS.stop - 1}), any of which may take it; use 61216"
+        )
+    return problems
+
+
+def _server_rules(server: Server) -> list[str]:
+    problems = []
+    share = server.gpu_memory_utilization
+    if share is not None and not 0 < share <= 1:
+        problems.append(f"server.gpu_memory_utilization: {share} is no share of the memory; use more than 0, at most 1")
+    if server.boot_timeout_s <= 0:
+        problems.append(f"server.boot_timeout_s: {server.boot_timeout_s} leaves no time to load; use seconds above 0")
+    if server.max_model_len is not None and server.max_model_len <= 0:
+        problems.append(f"server.max_model_len: {server.max_model_len} tokens hold nothing; use a number above 0")
+    for word in server.extra_args:
+        option = word.split("=")[0].replace("_", "-")
+        if option in OWNED_BY_SERVER:
+            problems.append(f"server.extra_args: {option} is set by the stack; {_governed(OWNED_BY_SERVER[option])}")
+    return problems
+
+
+def _trainer_rules(trainer: Trainer) -> list[str]:
+    problems = []
+    if trainer.parallelism not in ("ddp", "fsdp2"):
+        problems.append(f"trainer.parallelism: {trainer.parallelism!r} is not known; use ddp or fsdp2")
+    for key in trainer.args:
+        name = key.replace("-", "_")
+        if name in OWNED:
+            problems.append(f"trainer.args.{key}: is set by the stack; {_governed(OWNED[name])}")
+        elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key):
+            problems.append(f"trainer.args.{key}: is no option name; write it as GRPOConfig does, without dashes in front")
+    return problems
+
+
+def _governed(key: str | None) -> str:
+    return f"use the key `{key}`" if key else "server mode does not work with another value"

@@ -1,0 +1,159 @@
+"""From a description to a stack that may start: what to run on, what this host offers, and the files of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from grpo_stack import description, engine, gpus, host, plan, preflight, presets, spec, words
+from grpo_stack.description import Description
+from grpo_stack.errors import DescriptionError, HostError
+from grpo_stack.facts import Engine, GpuReading
+from grpo_stack.lifecycle import Stack
+from grpo_stack.plan import StackPlan
+from grpo_stack.preflight import Facts, Finding
+from grpo_stack.render import compose, yamltext
+from grpo_stack.spec import StackSpec
+from grpo_stack.words import Variable
+
+CONTAINER_UID = 10001
+"""Owner of the run's files while root's own stack runs: containers never run as root."""
+
+
+def choose(described: Description, found: GpuReading) -> Description:
+    """The description to run: with nothing asked for, the split for this host's GPUs, or the CPU demo where it has none.
+
+    HostError if a model was asked for and there is no GPU to run it on.
+    """
+    data = dict(described.data)
+    if described.spec.accelerator == "cpu" or described.spec.split is not None and described.file:
+        return described
+    asked = isinstance(described.spec.model, str)
+    if not found.gpus and not described.file:
+        if asked or data.get("split") != presets.PRESETS["4-4"]["split"]:
+            raise HostError(
+                f"no GPU found ({found.problem or 'this host has none'}), and {words.literal(described.spec.model)} needs "
+                "one or more on each side; run the CPU demo with `make up`, without MODEL and SPLIT"
+            )
+        kept = {key: data[key] for key in data if key not in presets.GPU and key != "split"}
+        data = {**presets.PRESETS["cpu"], **kept}
+    elif len(found.gpus) == 1 and not described.file:
+        raise HostError("one GPU found; server and trainer need one each; run the CPU demo with --preset cpu")
+    elif found.gpus and not described.file and data.get("split") == presets.PRESETS["4-4"]["split"]:
+        data["split"] = preflight.suggest(len(found.gpus))
+    return dataclasses.replace(described, data=data, spec=spec.read(data, where="description"))
+
+
+def named(described: Description, now: time.struct_time) -> Description:
+    """The same description with a run name of its own, unless it has one: the model's name and the time."""
+    if not isinstance(described.spec.run, Variable):
+        return described
+    stem = re.sub(r"[^a-z0-9.]+", "-", Path(words.literal(described.spec.model)).name.lower()).strip("-.")
+    name = os.environ.get(described.spec.run.name) or f"{stem[:60]}-{time.strftime('%Y%m%d-%H%M%S', now)}"
+    data = {**described.data, "run": name}
+    return dataclasses.replace(described, data=data, spec=spec.read(data, where="description"))
+
+
+def settled(described: Description, environment: Mapping[str, str]) -> Description:
+    """The same description with the model that the environment names, where it leaves that open."""
+    model = described.spec.model
+    if not isinstance(model, Variable) or not environment.get(model.name):
+        return described
+    data = {**described.data, "model": environment[model.name]}
+    return dataclasses.replace(described, data=data, spec=spec.read(data, where="description"))
+
+
+def check(described: Description, planned: StackPlan, found: GpuReading) -> tuple[Finding, ...]:
+    """Every finding about this host and the files that the description names."""
+    stack, directory = described.spec, described.directory
+    try:
+        docker, problem = engine.read(), ""
+    except HostError as fault:
+        docker, problem = None, str(fault)
+    local_model = spec.is_path(stack.model)
+    facts = Facts(
+        host=host.read([description.absolute(stack.outputs, directory)], [p for p in [stack.server.publish] if p]),
+        engine=docker,
+        engine_problem=problem,
+        images_built=docker is not None and _images_built(docker, planned.accelerator),
+        gpus=found,
+        model=host.model_folder(description.absolute(words.literal(stack.model), directory), owner()[0]) if local_model else None,
+        dataset=host.dataset_file(description.absolute(stack.data.dataset, directory)) if spec.is_file(stack.data.dataset) else None,
+        missing_files=tuple(file for file in _files(described) if not Path(file).is_file()),
+    )
+    source = _source(stack, directory)
+    return (*preflight.check(planned, facts), *([source] if source else []))
+
+
+def demand(findings: tuple[Finding, ...]) -> None:
+    """DescriptionError or HostError with every problem among `findings`; nothing if there is none."""
+    problems = [finding for finding in findings if finding.level == "problem"]
+    if problems:
+        kind = DescriptionError if any(problem.described for problem in problems) else HostError
+        raise kind(str(problem) for problem in problems)
+
+
+def write(described: Description, project: str) -> Stack:
+    """Make the run's folder, with the description and the Compose file in it, and say how to run it."""
+    directory = described.directory.absolute()
+    outputs = Path(description.absolute(described.spec.outputs, directory))
+    run = outputs / words.literal(described.spec.run)
+    (run / "logs").mkdir(parents=True, exist_ok=True)
+    files = compose.render(plan.derive(described.spec), "grpo-stack up   (a record of this run)")
+    files[description.FILE] = yamltext.dump(dict(described.data))
+    for name, text in files.items():
+        (run / name).write_text(text, encoding="utf-8")
+    uid, gid = owner()
+    for folder in (run, run / "logs"):
+        if os.getuid() == 0:
+            shutil.chown(folder, uid, gid)
+    env = {**os.environ, "GRPO_STACK_UID": str(uid), "GRPO_STACK_GID": str(gid)}
+    return Stack(project, run / compose.FILE, directory, run, env, engine.find_client())
+
+
+def owner() -> tuple[int, int]:
+    """User and group of the containers: the caller's, the one behind sudo, or for root itself one without rights."""
+    uid, gid = os.getuid(), os.getgid()
+    if uid == 0:
+        uid = int(os.environ.get("SUDO_UID", "0"))
+        gid = int(os.environ.get("SUDO_GID", "0"))
+    return (uid, gid) if uid else (CONTAINER_UID, CONTAINER_UID)
+
+
+def hand_over(stack: Stack) -> None:
+    """Give the run's files to whoever called; only root's own stacks need it, since their containers are not root."""
+    if os.getuid() == 0 and "SUDO_UID" not in os.environ:
+        for folder, names, files in os.walk(stack.run_folder):
+            for name in (folder, *(os.path.join(folder, entry) for entry in (*names, *files))):  # noqa: PTH118
+                os.chown(name, 0, 0, follow_symlinks=False)
+
+
+def read_gpus() -> GpuReading:
+    return gpus.read()
+
+
+def _files(described: Description) -> list[str]:
+    rewards = [reward.rpartition(":")[0] for reward in described.spec.data.rewards if spec.is_reward_file(reward)]
+    return [description.absolute(file, described.directory) for file in rewards]
+
+
+def _images_built(docker: Engine, accelerator: str) -> bool:
+    """Whether an earlier build left both images."""
+    names = [f"grpo-stack/{name}:{accelerator}" for name in (plan.SERVER, plan.TRAINER)]
+    argv = [docker.client, "image", "inspect", "--format", "{{.Id}}", *names]
+    return subprocess.run(argv, capture_output=True, timeout=30, check=False).returncode == 0
+
+
+def _source(stack: StackSpec, directory: Path) -> Finding | None:
+    """A problem if the checkout that images are built from is not where the description says."""
+    dockerfile = Path(description.absolute(stack.source, directory)) / "docker" / "Dockerfile"
+    if dockerfile.is_file():
+        return None
+    fix = "run it in the checkout, or set `source` to its folder"
+    return Finding("source", "problem", f"there is no {dockerfile}", fix, described=True)
