@@ -30,7 +30,8 @@ class GpuLink:
     """NVML index of the other GPU."""
 
     path: str | None
-    """The shortest way, best first: `nvlink`, `pcie-switch`, `pcie-switches`, `host-bridge`, `numa-node`, `system`.
+    """The shortest way, best first: `nvlink`, `same-board`, `pcie-switch`, `pcie-switches`, `host-bridge`,
+    `numa-node`, `system`.
 
     From nvmlDeviceGetP2PStatus (NVLink) and nvmlDeviceGetTopologyCommonAncestor (the rest)."""
 
