@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _render(args: argparse.Namespace) -> int:
     from grpo_stack import description, plan
-    from grpo_stack.render import compose, yamltext
+    from grpo_stack.render import compose
 
     described = _describe(args)
     if not args.output:
@@ -58,7 +58,7 @@ def _render(args: argparse.Namespace) -> int:
     described = description.moved(described, target)
     files = compose.render(plan.derive(described.spec), f"{PROGRAM} render --output .   (in this folder)")
     if described.file is None or described.file.resolve() != (target / description.FILE).resolve():
-        files[description.FILE] = yamltext.dump(dict(described.data))
+        files[description.FILE] = description.dump(described)
     target.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (target / name).write_text(text, encoding="utf-8")

@@ -12,6 +12,7 @@ import yaml
 
 from grpo_stack import presets, spec
 from grpo_stack.errors import DescriptionError
+from grpo_stack.render import yamltext
 from grpo_stack.spec import StackSpec
 
 FILE = "stack.yaml"
@@ -60,6 +61,12 @@ def moved(description: Description, target: Path) -> Description:
     changes = {key: _moved(value, description.directory, target) for key, value in paths(description.spec).items()}
     data = spec.merge(description.data, changes)
     return Description(spec.read(data), data, target, description.file, description.chosen)
+
+
+def dump(description: Description) -> str:
+    """The description as the text of a stack.yaml."""
+    header = ("What to run. After a change: grpo-stack render --output .   (in this folder)",)
+    return yamltext.dump(description.data, header)
 
 
 def paths(described: StackSpec) -> dict[str, Any]:

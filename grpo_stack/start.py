@@ -18,7 +18,7 @@ from grpo_stack.facts import Engine, GpuReading
 from grpo_stack.lifecycle import Stack
 from grpo_stack.plan import StackPlan
 from grpo_stack.preflight import Facts, Finding
-from grpo_stack.render import compose, yamltext
+from grpo_stack.render import compose
 from grpo_stack.spec import StackSpec
 from grpo_stack.words import Variable
 
@@ -106,7 +106,7 @@ def write(described: Description, project: str) -> Stack:
     run = outputs / words.literal(described.spec.run)
     (run / "logs").mkdir(parents=True, exist_ok=True)
     files = compose.render(plan.derive(described.spec), "grpo-stack up   (a record of this run)")
-    files[description.FILE] = yamltext.dump(dict(described.data))
+    files[description.FILE] = description.dump(described)
     for name, text in files.items():
         (run / name).write_text(text, encoding="utf-8")
     uid, gid = owner()

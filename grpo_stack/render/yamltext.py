@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -29,11 +30,15 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _represent_text)
 
 
-def dump(data: dict[str, Any], header: tuple[str, ...] = ()) -> str:
-    """`data` in its own order, with a blank line between its sections and `header` as comment lines on top."""
-    sections = [_dump({key: value}) for key, value in data.items()]
-    comment = "".join(f"# {line}".rstrip() + "\n" for line in header)
-    return comment + "\n".join(sections)
+def dump(data: Mapping[str, Any], header: tuple[str, ...] = ()) -> str:
+    """`data` in its own order, `header` as comment lines on top, and a blank line around each section of several lines."""
+    text = "".join(f"# {line}".rstrip() + "\n" for line in header)
+    short = True
+    for key, value in data.items():
+        section = _dump({key: value})
+        was_short, short = short, section.count("\n") == 1
+        text += section if was_short and short else f"\n{section}"
+    return text
 
 
 def _dump(data: dict[str, Any]) -> str:

@@ -1,0 +1,136 @@
+import pytest
+
+from grpo_stack import plan, spec, words
+
+
+def derive(data=None):
+    return plan.derive(spec.read(data))
+
+
+def argv(role):
+    return [words.literal(word) for word in role.argv]
+
+
+def value(role, option):
+    found = argv(role)
+    return found[found.index(option) + 1]
+
+
+def test_the_server_of_the_default_split_runs_exactly_what_trl_asks_for():
+    assert argv(derive().server) == [
+        *("vllm", "serve", "Qwen/Qwen2.5-7B", "--host", "0.0.0.0", "--port", "8000"),
+        *("--tensor-parallel-size", "4", "--weight-transfer-config", '{"backend": "nccl"}'),
+        *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"),
+    ]
+    assert derive().server.env["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+def test_each_side_gets_its_own_gpus_and_the_parallelism_that_follows():
+    planned = derive({"split": "0,1:2-7"})
+
+    assert (planned.server.gpus, planned.trainer.gpus) == ((0, 1), (2, 3, 4, 5, 6, 7))
+    assert value(planned.server, "--tensor-parallel-size") == "2"
+    assert value(planned.trainer, "--num_processes") == "6"
+
+
+def test_gate_health_check_and_trainer_speak_of_the_same_server():
+    planned = derive({"model": "org/name", "split": "2:2", "server": {"port": 9000}})
+    gate = [words.literal(word) for word in planned.trainer.gate]
+    probe = [words.literal(word) for word in planned.server.probe]
+
+    assert value(planned.trainer, "--vllm_server_base_url") == "http://vllm-server:9000"
+    assert gate[gate.index("--url") + 1] == "http://vllm-server:9000"
+    assert probe[probe.index("--url") + 1] == "http://127.0.0.1:9000"
+    for line in (gate, probe):
+        assert line[line.index("--model") + 1] == "org/name"
+        assert line[line.index("--world-size") + 1] == "2"
+        assert line[line.index("--backend") + 1] == "nccl"
+
+
+def test_the_two_sides_are_two_hosts_to_nccl_and_the_trainer_has_an_address():
+    planned = derive()
+
+    assert planned.server.env["NCCL_HOSTID"] != planned.trainer.env["NCCL_HOSTID"]
+    assert planned.trainer.env["VLLM_HOST_IP"] == "trainer"
+    for role in (planned.server, planned.trainer):
+        assert {name: role.env[name] for name in plan.SOCKETS} == {
+            "NCCL_SOCKET_NTHREADS": "4",
+            "NCCL_NSOCKS_PERTHREAD": "4",
+            "NCCL_MIN_NCHANNELS": "8",
+        }
+        assert role.env["NO_PROXY"] == role.env["no_proxy"] == "vllm-server,trainer,localhost,127.0.0.1"
+
+
+def test_only_prefetch_reaches_out_and_only_it_gets_the_token():
+    planned = derive()
+
+    assert [role.name for role in planned.roles if role.internet] == ["prefetch"]
+    assert [role.name for role in planned.roles if role.needs_token] == ["prefetch"]
+    assert planned.server.env["HF_HUB_OFFLINE"] == planned.trainer.env["HF_HUB_OFFLINE"] == "1"
+
+
+def test_a_pinned_revision_reaches_all_three():
+    planned = derive({"model": "org/name", "revision": "abc"})
+
+    assert value(planned.prefetch, "--revision") == "abc"
+    assert value(planned.server, "--revision") == "abc"
+    assert value(planned.trainer, "--model_revision") == "abc"
+
+
+def test_a_local_model_is_mounted_read_only_and_named_by_its_place_in_the_containers():
+    planned = derive({"model": "../models/My Model/"})
+
+    mount = plan.Mount("../models/My Model/", "/models/My Model")
+    assert argv(planned.server)[2] == "/models/My Model"
+    assert value(planned.trainer, "--model_name_or_path") == "/models/My Model"
+    assert all(mount in role.mounts for role in planned.roles)
+
+
+def test_local_datasets_and_reward_files_are_mounted_for_those_who_read_them():
+    data = {"dataset": "./d.jsonl", "rewards": ["./my.py:first", "my.py:second", "accuracy_reward"]}
+    planned = derive({"data": data})
+
+    assert value(planned.trainer, "--dataset") == value(planned.prefetch, "--dataset") == "/data/d.jsonl"
+    at = argv(planned.trainer).index("--rewards")
+    assert argv(planned.trainer)[at + 1 : at + 4] == ["my:first", "my:second", "accuracy_reward"]
+    assert planned.trainer.env["PYTHONPATH"] == "/rewards"
+    assert plan.Mount("./my.py", "/rewards/my.py") in planned.trainer.mounts
+    assert planned.server.mounts == ()
+
+
+def test_training_arguments_of_the_user_win_over_defaults_and_keep_their_form():
+    planned = derive(
+        {"trainer": {"args": {"save_steps": 7, "beta": 0.0, "bf16": True, "reward-weights": [1, 0.5], "run_name": "-x"}}}
+    )
+
+    assert value(planned.trainer, "--save_steps") == "7"
+    assert value(planned.trainer, "--beta") == "0.0"
+    assert value(planned.trainer, "--bf16") == "true"
+    at = argv(planned.trainer).index("--reward_weights")
+    assert argv(planned.trainer)[at + 1 : at + 3] == ["1", "0.5"]
+    assert "--run_name=-x" in argv(planned.trainer)
+
+
+@pytest.mark.parametrize(
+    ("split", "parallelism", "words_expected", "words_absent"),
+    [
+        ("1:1", "fsdp2", [], ["--use_fsdp", "--multi_gpu"]),
+        ("2:2", "fsdp2", ["--use_fsdp"], ["--multi_gpu"]),
+        ("2:2", "ddp", ["--multi_gpu"], ["--use_fsdp"]),
+    ],
+)
+def test_the_launcher_is_told_how_processes_share_the_model(split, parallelism, words_expected, words_absent):
+    found = argv(derive({"split": split, "trainer": {"parallelism": parallelism}}).trainer)
+
+    assert all(word in found for word in words_expected)
+    assert not any(word in found for word in words_absent)
+
+
+def test_the_cpu_stack_has_no_gpu_no_nccl_and_full_precision_on_both_sides():
+    planned = derive({"accelerator": "cpu", "model": "org/name"})
+
+    assert planned.server.gpus == planned.trainer.gpus == ()
+    assert value(planned.server, "--weight-transfer-config") == '{"backend": "gloo"}'
+    assert value(planned.server, "--dtype") == value(planned.trainer, "--dtype") == "float32"
+    assert "--cpu" in argv(planned.trainer)
+    assert not [name for role in planned.roles for name in role.env if name.startswith("NCCL_")]
