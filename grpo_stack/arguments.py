@@ -65,13 +65,19 @@ def _add_up(found: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_description(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("description", "stack.yaml in this folder is read if it is there; flags win over it")
+    group = command.add_argument_group(
+        "description", "stack.yaml in this folder is read if it is there; flags win over it"
+    )
     group.add_argument("--file", metavar="FILE", help="another description than ./stack.yaml")
     group.add_argument("--preset", metavar="NAME", help="a description that comes with grpo-stack: 4-4 or cpu")
     for flag, key, meaning in FLAGS:
         group.add_argument(flag, dest=key, metavar=flag.lstrip("-").upper(), help=meaning)
-    group.add_argument("--reward", dest="data.rewards", action="append", metavar="NAME", help="reward function; repeat for more")
-    group.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key, value in YAML")
+    group.add_argument(
+        "--reward", dest="data.rewards", action="append", metavar="NAME", help="reward function; repeat for more"
+    )
+    group.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key, value in YAML"
+    )
 
 
 def _add_project(found: argparse._SubParsersAction[_Parser], name: str, meaning: str) -> argparse.ArgumentParser:
@@ -81,14 +87,18 @@ def _add_project(found: argparse._SubParsersAction[_Parser], name: str, meaning:
 
 
 def _add_name(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--project", default="grpo-stack", metavar="NAME", help="Compose project (default: grpo-stack)")
+    command.add_argument(
+        "--project", default="grpo-stack", metavar="NAME", help="Compose project (default: grpo-stack)"
+    )
 
 
 def _add_wait(found: argparse._SubParsersAction[_Parser]) -> None:
     wait = found.add_parser("wait", help="wait until a vLLM server can generate, then become COMMAND")
     wait.add_argument("--url", required=True, help="base URL of the server")
     wait.add_argument("--model", required=True, metavar="NAME", help="the model that it must serve")
-    wait.add_argument("--backend", default="nccl", choices=("nccl", "gloo"), help="weight-transfer backend (default: nccl)")
+    wait.add_argument(
+        "--backend", default="nccl", choices=("nccl", "gloo"), help="weight-transfer backend (default: nccl)"
+    )
     wait.add_argument("--world-size", type=int, metavar="N", help="number of its workers")
     wait.add_argument("--timeout", type=float, default=1800, metavar="S", help="seconds in all (default: 1800)")
     wait.add_argument("--once", action="store_true", help="one look, no waiting: for health checks")

@@ -46,19 +46,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _render(args: argparse.Namespace) -> int:
-    from grpo_stack import description, plan
+    import shlex
+
+    from grpo_stack import bundle, description, plan
     from grpo_stack.render import compose
 
     described = _describe(args)
     if not args.output:
-        files = compose.render(plan.derive(described.spec), _made_by(args))
-        print(files[compose.FILE], end="")
+        made_by = " ".join([PROGRAM, *map(shlex.quote, args.words)])
+        print(compose.render(plan.derive(described.spec), made_by)[compose.FILE], end="")
         return 0
     target = Path(args.output)
-    described = description.moved(described, target)
-    files = compose.render(plan.derive(described.spec), f"{PROGRAM} render --output .   (in this folder)")
-    if described.file is None or described.file.resolve() != (target / description.FILE).resolve():
-        files[description.FILE] = description.dump(described)
+    files = bundle.files(description.moved(described, target), f"{PROGRAM} render --output .   (in this folder)")
+    if described.file and described.file.resolve() == (target / description.FILE).resolve():
+        del files[description.FILE]
     target.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (target / name).write_text(text, encoding="utf-8")
@@ -122,7 +123,15 @@ def _logs(args: argparse.Namespace) -> int:
     from grpo_stack import engine
 
     client = engine.find_client()
-    words = [client, "compose", "--project-name", args.project, "logs", *(["--follow"] if args.follow else []), *args.services]
+    words = [
+        client,
+        "compose",
+        "--project-name",
+        args.project,
+        "logs",
+        *(["--follow"] if args.follow else []),
+        *args.services,
+    ]
     os.execv(client, words)
 
 
@@ -181,12 +190,6 @@ def _describe(args: argparse.Namespace) -> Description:
     keys = [*(key for _, key, _ in arguments.FLAGS), "data.rewards"]
     flags = {key: getattr(args, key) for key in keys if getattr(args, key) is not None}
     return description.load(args.file, args.preset, flags, args.settings)
-
-
-def _made_by(args: argparse.Namespace) -> str:
-    import shlex
-
-    return " ".join([PROGRAM, *map(shlex.quote, args.words)])
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -80,7 +80,9 @@ def down(client: str, project: str, limit_s: int) -> None:
     """Stop and remove the containers and networks of `project`; its volumes stay. HostError if that does not work."""
     argv = [client, "compose", "--project-name", project, "down", "--remove-orphans", "--timeout", str(limit_s)]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s + 60, start_new_session=True, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=limit_s + 60, start_new_session=True, check=False
+        )
     except subprocess.TimeoutExpired:
         raise HostError(f"docker compose down did not end within {limit_s + 60} s; look at: docker ps") from None
     if done.returncode:
@@ -88,7 +90,9 @@ def down(client: str, project: str, limit_s: int) -> None:
 
 
 def _refuse_second(stack: Stack) -> None:
-    running = [box.service for box in engine.containers(stack.project) if box.state in ("running", "restarting", "paused")]
+    running = [
+        box.service for box in engine.containers(stack.project) if box.state in ("running", "restarting", "paused")
+    ]
     if running:
         names = ", ".join(sorted(running))
         raise HostError(
@@ -124,7 +128,13 @@ def _start(stack: Stack, progress: Progress) -> None:
 def _report_start(boxes: Mapping[str, Container], phase: str, began: float, progress: Progress) -> tuple[str, float]:
     """Say which service is starting, and what it said last; the phase that is on, and when it began."""
     server, prefetch = boxes.get(SERVER), boxes.get(PREFETCH)
-    now = PREFETCH if prefetch and prefetch.state == "running" else SERVER if server and server.state == "running" else phase
+    now = (
+        PREFETCH
+        if prefetch and prefetch.state == "running"
+        else SERVER
+        if server and server.state == "running"
+        else phase
+    )
     if now != phase:
         progress.phase({PREFETCH: "fetching model and dataset", SERVER: "server loading"}[now])
         began = time.monotonic()
@@ -138,7 +148,7 @@ def _raise_for_failed(stack: Stack, output: list[str]) -> None:
     boxes = {box.service: box for box in engine.containers(stack.project, log_lines=15)}
     for name in (PREFETCH, SERVER, TRAINER):
         box = boxes.get(name)
-        if box is None or box.state == "running" and box.health != "unhealthy":
+        if box is None or (box.state == "running" and box.health != "unhealthy"):
             continue
         said = "\n".join(f"    {line}" for line in box.last_lines)
         if name == PREFETCH and box.exit_code in (2, 3):
@@ -240,7 +250,12 @@ def _run_logged(stack: Stack, words: tuple[str, ...], log: Path, limit_s: float,
 def _child(argv: list[str], stack: Stack, output: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A child in a process group of its own that does not outlive the block."""
     child = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=dict(stack.env), start_new_session=True
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=dict(stack.env),
+        start_new_session=True,
     )
     try:
         yield child

@@ -28,7 +28,7 @@ CACHES = {"hf-cache": "/cache/huggingface", "vllm-cache": "/cache/vllm", "triton
 SOCKETS = {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4", "NCCL_MIN_NCHANNELS": "8"}
 """NCCL over a bridge with these: 10.5 GB/s where its defaults reach 3.6 (raw broadcast, 16 cores)."""
 
-TRAINING_DEFAULTS: dict[str, Mapping[str, "Scalar | tuple[Scalar, ...]"]] = {
+TRAINING_DEFAULTS: dict[str, Mapping[str, Scalar | tuple[Scalar, ...]]] = {
     "cuda": {"max_completion_length": 1024, "save_steps": 50},
     "cpu": {"use_cpu": True, "bf16": False, "gradient_checkpointing": False},
 }
@@ -165,7 +165,14 @@ def _server(spec: StackSpec) -> Role:
 
 
 def _trainer(spec: StackSpec) -> Role:
-    gate = ("grpo-stack", "wait", *_readiness(spec, server_url(spec)), "--timeout", str(spec.server.boot_timeout_s), "--")
+    gate = (
+        "grpo-stack",
+        "wait",
+        *_readiness(spec, server_url(spec)),
+        "--timeout",
+        str(spec.server.boot_timeout_s),
+        "--",
+    )
     return Role(
         name=TRAINER,
         image=TRAINER,
@@ -188,7 +195,17 @@ def _readiness(spec: StackSpec, url: str) -> tuple[Word, ...]:
 def _launch(spec: StackSpec) -> list[Word]:
     """Options of `accelerate launch`, complete, so that no configuration file of the user's home can change them."""
     if spec.accelerator == "cpu":
-        return ["--cpu", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        return [
+            "--cpu",
+            "--num_processes",
+            "1",
+            "--num_machines",
+            "1",
+            "--mixed_precision",
+            "no",
+            "--dynamo_backend",
+            "no",
+        ]
     processes = len(spec.gpus.trainer)
     argv: list[Word] = ["--num_processes", str(processes), "--num_machines", "1"]
     argv += ["--mixed_precision", "bf16", "--dynamo_backend", "no"]
@@ -282,7 +299,8 @@ def _dataset(spec: StackSpec) -> str:
 def _rewards(spec: StackSpec) -> list[Word]:
     """Reward names inside the containers: a file of this host becomes a module of /rewards, which is on the module path."""
     return [
-        posixpath.basename(reward).replace(".py:", ":") if is_reward_file(reward) else reward for reward in spec.data.rewards
+        posixpath.basename(reward).replace(".py:", ":") if is_reward_file(reward) else reward
+        for reward in spec.data.rewards
     ]
 
 

@@ -70,7 +70,9 @@ def _engine(facts: Facts) -> Iterable[Finding]:
         yield Finding("docker", "problem", facts.engine_problem)
         return
     if engine.podman:
-        yield Finding("docker", "problem", "podman answers in Docker's name and ignores GPU reservations", "use Docker Engine")
+        yield Finding(
+            "docker", "problem", "podman answers in Docker's name and ignores GPU reservations", "use Docker Engine"
+        )
     if _version(engine.version) < ENGINE:
         yield Finding("docker", "problem", f"Engine {engine.version} found, 25 needed", "run: make engine")
     if _version(engine.compose_version) < COMPOSE:
@@ -124,10 +126,14 @@ def suggest(count: int) -> str:
 def _folders(facts: Facts) -> Iterable[Finding]:
     for folder in facts.host.folders:
         if folder.writable is False:
-            yield Finding("outputs", "problem", f"{folder.path} is not writable", "change its owner, or name another folder")
+            yield Finding(
+                "outputs", "problem", f"{folder.path} is not writable", "change its owner, or name another folder"
+            )
         elif folder.free_bytes is not None and folder.free_bytes < CHECKPOINT_BYTES:
             text = f"{_gigabytes(folder.free_bytes)} free in {folder.path}"
-            yield Finding("outputs", "problem", text, f"a checkpoint needs {_gigabytes(CHECKPOINT_BYTES)} or more; free some")
+            yield Finding(
+                "outputs", "problem", text, f"a checkpoint needs {_gigabytes(CHECKPOINT_BYTES)} or more; free some"
+            )
         else:
             yield Finding("outputs", "ok", f"{folder.path} is writable")
 
@@ -145,7 +151,9 @@ def _model(model: ModelFolder | None) -> Iterable[Finding]:
     if not model.exists:
         yield Finding("model", "problem", f"there is no folder {model.path}", "mind the path, or give a Hub id", True)
     elif not model.has_config:
-        yield Finding("model", "problem", f"{model.path} holds no config.json", "name the folder that a model was saved to", True)
+        yield Finding(
+            "model", "problem", f"{model.path} holds no config.json", "name the folder that a model was saved to", True
+        )
     elif model.unreadable:
         text = f"{', '.join(model.unreadable[:3])} in {model.path} cannot be read by the containers' user"
         yield Finding("model", "problem", text, f"run: chmod a+r {model.path}/*")
@@ -157,9 +165,13 @@ def _dataset(dataset: DatasetFile | None) -> Iterable[Finding]:
     if dataset is None:
         return
     if not dataset.exists:
-        yield Finding("data.dataset", "problem", f"there is no file {dataset.path}", "mind the path, or give a Hub id", True)
+        yield Finding(
+            "data.dataset", "problem", f"there is no file {dataset.path}", "mind the path, or give a Hub id", True
+        )
     elif dataset.problem:
-        yield Finding("data.dataset", "problem", f"{dataset.path}: {dataset.problem}", "write one JSON object a line", True)
+        yield Finding(
+            "data.dataset", "problem", f"{dataset.path}: {dataset.problem}", "write one JSON object a line", True
+        )
     elif dataset.columns is not None and "prompt" not in dataset.columns:
         columns = ", ".join(dataset.columns) or "none"
         text = f"{dataset.path} has no column `prompt` (found: {columns})"

@@ -8,12 +8,12 @@ import types
 from collections.abc import Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-Scalar = Union[str, int, float, bool]
+Scalar = str | int | float | bool
 
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a mapping"}
 
 
-class Invalid(ValueError):
+class Invalid(ValueError):  # noqa: N818  # a verdict on a value, not a fault of the program
     """What a parser of one value found wrong with it, without the key's name."""
 
 
@@ -87,7 +87,7 @@ def _convert_scalar(hint: type[Any], value: Any) -> Any:
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
-        hint_text = f"; put it in quotes: \"{value}\"" if hint is str and isinstance(value, (int, float)) else ""
+        hint_text = f'; put it in quotes: "{value}"' if hint is str and isinstance(value, (int, float)) else ""
         raise Invalid(f"{_show(value)} found where {_NAMES[hint]} belongs{hint_text}")
     if hint is str and ("\0" in value or not _encodable(value)):
         raise Invalid("holds a NUL or half a surrogate pair, which no command line can carry")

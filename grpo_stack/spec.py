@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from grpo_stack import pins, schema, split, words
 from grpo_stack.errors import DescriptionError
@@ -40,10 +40,10 @@ def _checked(parse: Any, default: Any) -> Any:
 class Data:
     dataset: str = "trl-lib/DeepMath-103K"
     """Hub id, a local .jsonl, .json or .parquet file, or the built-in `two-digit-sums`."""
-    config: Optional[str] = None
+    config: str | None = None
     """Configuration of a Hub dataset that has several."""
     split: str = "train"
-    revision: Optional[str] = None
+    revision: str | None = None
     """Commit, tag or branch of the Hub dataset."""
     rewards: tuple[str, ...] = ("accuracy_reward",)
     """Names in `trl.rewards`, `package.module:function`, or `file.py:function` of this host; several are summed, with
@@ -54,13 +54,13 @@ class Data:
 class Server:
     port: int = 8000
     """HTTP port inside the private network."""
-    publish: Optional[int] = None
+    publish: int | None = None
     """Port on this host's 127.0.0.1; anyone who reaches it can overwrite the model, so there is none by default."""
-    max_model_len: Optional[int] = None
+    max_model_len: int | None = None
     """Longest prompt + completion in tokens; default: what the model's own config says."""
-    gpu_memory_utilization: Optional[float] = None
+    gpu_memory_utilization: float | None = None
     """Share of each server GPU; default 0.9, which leaves more than the 2 GiB that a weight push takes."""
-    dtype: Optional[str] = None
+    dtype: str | None = None
     """Default: bfloat16 on GPUs, float32 on the CPU, on both sides."""
     boot_timeout_s: int = 1800
     """How long the model may take from container start to its first completion."""
@@ -76,7 +76,7 @@ class Trainer:
     """Let the trainer reach the outside, for experiment trackers; the server never does."""
     parallelism: str = "fsdp2"
     """How more than one training process share the model: `ddp` (a copy each) or `fsdp2` (sharded)."""
-    args: dict[str, "Scalar | tuple[Scalar, ...]"] = field(default_factory=dict)
+    args: dict[str, Scalar | tuple[Scalar, ...]] = field(default_factory=dict)
     """Fields of TRL's GRPOConfig and ModelConfig, passed as they are."""
 
 
@@ -84,13 +84,13 @@ class Trainer:
 class StackSpec:
     model: Word = _checked(_text_or_variable, Variable("MODEL", "Qwen/Qwen2.5-7B"))
     """Hub id or local folder; `${NAME:-default}` leaves the choice to the environment of `docker compose up`."""
-    revision: Optional[str] = None
+    revision: str | None = None
     """Commit, tag or branch of the Hub model."""
     run: Word = _checked(_run_name, Variable("RUN", "run"))
     """Name of the folder in `outputs`."""
     accelerator: str = "cuda"
     """`cuda`, or `cpu` for the real but small stack without a GPU."""
-    split: Optional[Split] = _checked(split.parse, None)
+    split: Split | None = _checked(split.parse, None)
     """SERVER:TRAINER; default 4:4. The CPU stack has none."""
     pins: str = pins.DEFAULT
     """Locked set of package versions; `grpo-stack pins` lists them."""
@@ -244,7 +244,9 @@ def _trainer_rules(trainer: Trainer) -> list[str]:
         if name in OWNED:
             problems.append(f"trainer.args.{key}: is set by the stack; {_governed(OWNED[name])}")
         elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key):
-            problems.append(f"trainer.args.{key}: is no option name; write it as GRPOConfig does, without dashes in front")
+            problems.append(
+                f"trainer.args.{key}: is no option name; write it as GRPOConfig does, without dashes in front"
+            )
     return problems
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpo_stack import description, engine, gpus, host, plan, preflight, presets, spec, words
+from grpo_stack import bundle, description, engine, gpus, host, plan, preflight, presets, spec, words
 from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import Engine, GpuReading
@@ -32,7 +32,7 @@ def choose(described: Description, found: GpuReading) -> Description:
     HostError if a model was asked for and there is no GPU to run it on.
     """
     data = dict(described.data)
-    if described.spec.accelerator == "cpu" or described.spec.split is not None and described.file:
+    if described.spec.accelerator == "cpu" or (described.spec.split is not None and described.file):
         return described
     asked = isinstance(described.spec.model, str)
     if not found.gpus and not described.file:
@@ -83,8 +83,12 @@ def check(described: Description, planned: StackPlan, found: GpuReading) -> tupl
         engine_problem=problem,
         images_built=docker is not None and _images_built(docker, planned.accelerator),
         gpus=found,
-        model=host.model_folder(description.absolute(words.literal(stack.model), directory), owner()[0]) if local_model else None,
-        dataset=host.dataset_file(description.absolute(stack.data.dataset, directory)) if spec.is_file(stack.data.dataset) else None,
+        model=host.model_folder(description.absolute(words.literal(stack.model), directory), owner()[0])
+        if local_model
+        else None,
+        dataset=host.dataset_file(description.absolute(stack.data.dataset, directory))
+        if spec.is_file(stack.data.dataset)
+        else None,
         missing_files=tuple(file for file in _files(described) if not Path(file).is_file()),
     )
     source = _source(stack, directory)
@@ -105,9 +109,7 @@ def write(described: Description, project: str) -> Stack:
     outputs = Path(description.absolute(described.spec.outputs, directory))
     run = outputs / words.literal(described.spec.run)
     (run / "logs").mkdir(parents=True, exist_ok=True)
-    files = compose.render(plan.derive(described.spec), "grpo-stack up   (a record of this run)")
-    files[description.FILE] = description.dump(described)
-    for name, text in files.items():
+    for name, text in bundle.files(described, "grpo-stack up   (a record of this run)").items():
         (run / name).write_text(text, encoding="utf-8")
     uid, gid = owner()
     for folder in (run, run / "logs"):

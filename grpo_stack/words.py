@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Union
 
 _PATTERN = re.compile(r"\$\{([A-Z][A-Z0-9_]*):-([A-Za-z0-9._/@:-]*)\}")
 
@@ -20,7 +19,7 @@ class Variable:
     default: str
 
 
-Word = Union[str, Variable, tuple[Union[str, Variable], ...]]
+Word = str | Variable | tuple[str | Variable, ...]
 
 
 def parse(text: str) -> Word:

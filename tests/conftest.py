@@ -6,7 +6,9 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write what the code renders into compose/ and let it pass")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write what the code renders into compose/ and let it pass"
+    )
 
 
 @pytest.fixture

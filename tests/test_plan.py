@@ -100,7 +100,11 @@ def test_local_datasets_and_reward_files_are_mounted_for_those_who_read_them():
 
 def test_training_arguments_of_the_user_win_over_defaults_and_keep_their_form():
     planned = derive(
-        {"trainer": {"args": {"save_steps": 7, "beta": 0.0, "bf16": True, "reward-weights": [1, 0.5], "run_name": "-x"}}}
+        {
+            "trainer": {
+                "args": {"save_steps": 7, "beta": 0.0, "bf16": True, "reward-weights": [1, 0.5], "run_name": "-x"}
+            }
+        }
     )
 
     assert value(planned.trainer, "--save_steps") == "7"

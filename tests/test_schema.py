@@ -1,5 +1,4 @@
 from dataclasses import dataclass, field
-from typing import Optional
 
 import pytest
 
@@ -9,7 +8,7 @@ from grpo_stack import schema
 @dataclass(frozen=True)
 class Inner:
     port: int = 1
-    share: Optional[float] = None
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -17,12 +16,17 @@ class Outer:
     model: str
     on: bool = False
     words: tuple[str, ...] = ()
-    args: dict[str, "str | int | float | bool | tuple[str | int | float | bool, ...]"] = field(default_factory=dict)
+    args: dict[str, str | int | float | bool | tuple[str | int | float | bool, ...]] = field(default_factory=dict)
     inner: Inner = Inner()
 
 
 def test_values_arrive_with_their_types():
-    data = {"model": "m", "words": ["a", "b"], "args": {"lr": 1e-5, "names": ["x", 2], "on": True}, "inner": {"share": 1}}
+    data = {
+        "model": "m",
+        "words": ["a", "b"],
+        "args": {"lr": 1e-5, "names": ["x", 2], "on": True},
+        "inner": {"share": 1},
+    }
 
     values, problems = schema.read(Outer, data)
 
@@ -60,7 +64,10 @@ def test_a_number_where_text_belongs_is_shown_in_quotes():
 def test_true_is_no_number_and_a_number_is_no_truth():
     _, problems = schema.read(Outer, {"model": "m", "on": 1, "inner": {"port": True}})
 
-    assert problems == ["on: 1 found where true or false belongs", "inner.port: True found where a whole number belongs"]
+    assert problems == [
+        "on: 1 found where true or false belongs",
+        "inner.port: True found where a whole number belongs",
+    ]
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 3])

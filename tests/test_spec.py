@@ -47,7 +47,10 @@ def test_every_problem_is_reported_at_once_with_file_and_key():
     ("data", "message"),
     [
         ({"accelerator": "tpu"}, "accelerator: 'tpu' is not known; use cuda or cpu"),
-        ({"accelerator": "cpu", "split": "1:1"}, "split: the CPU stack uses no GPU; leave it out, or set accelerator: cuda"),
+        (
+            {"accelerator": "cpu", "split": "1:1"},
+            "split: the CPU stack uses no GPU; leave it out, or set accelerator: cuda",
+        ),
         ({"pins": "trl-0"}, "pins: there is no locked set 'trl-0'; known: trl-1.16"),
         ({"run": "../x"}, "run: '../x' is no folder name"),
         ({"model": ""}, "model: '' found where text belongs"),
@@ -68,7 +71,10 @@ def test_every_problem_is_reported_at_once_with_file_and_key():
             {"trainer": {"args": {"vllm-mode": "colocate"}}},
             "trainer.args.vllm-mode: is set by the stack; server mode does not work with another value",
         ),
-        ({"trainer": {"args": {"output_dir": "/x"}}}, "trainer.args.output_dir: is set by the stack; use the key `run`"),
+        (
+            {"trainer": {"args": {"output_dir": "/x"}}},
+            "trainer.args.output_dir: is set by the stack; use the key `run`",
+        ),
         ({"trainer": {"args": {"--max_steps": 1}}}, "trainer.args.--max_steps: is no option name"),
         ({"trainer": {"parallelism": "tp"}}, "trainer.parallelism: 'tp' is not known; use ddp or fsdp2"),
     ],
