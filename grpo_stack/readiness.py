@@ -20,13 +20,16 @@ from grpo_stack.errors import DescriptionError, NotReadyError
 POLL_S = 0.25
 """Seconds between two tries; a part of the second that may pass between `can generate` and `training starts`."""
 
+FAIR_S = 0.25
+"""Seconds that a call must have been given before its silence says something about the server."""
+
 GENERATING = "asking for one token"
 """The phase in which the server has answered everything else."""
 
 _OTHER_PROGRAM = "no vLLM server answers there; check host and port of the URL"
 _GONE = {
     "/server_info": "its development routes are off; start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment",
-    "/get_world_size": "this vLLM lacks the route; use one of the versions that `grpo-stack pins` shows",
+    "/get_world_size": "this vLLM lacks the route; use a version that `grpo-stack pins` shows",
     "/v1/completions": "it cannot generate; serve a text-generation model",
 }
 _MAY_HEAL = (408, 425, 429)
@@ -56,11 +59,16 @@ class Expectation:
 
 
 class NotYet(NotReadyError):  # noqa: N818  # a state, not a fault: waiting heals it
-    """The server is not usable now; `answer` is what it said, `HTTP 503 on /health` for example."""
+    """The server is not usable now.
 
-    def __init__(self, url: str, answer: str) -> None:
+    `answer` is what it said, `HTTP 503 on /health` for example; `cut` means that it said nothing, because the budget
+    ended before it had a fair chance to.
+    """
+
+    def __init__(self, url: str, answer: str, *, cut: bool = False) -> None:
         super().__init__(f"vLLM at {url} is not ready: {answer}")
         self.answer = answer
+        self.cut = cut
 
 
 class Never(NotReadyError):  # noqa: N818  # the counterpart of NotYet
@@ -84,7 +92,8 @@ def check_once(
     try:
         http_call.check_url(expectation.url)
     except ValueError as error:
-        raise DescriptionError(f"server URL {expectation.url!r}: {error}") from None
+        shown = "" if "@" in expectation.url else f" {expectation.url!r}"  # a password stays unseen
+        raise DescriptionError(f"server URL{shown}: {error}") from None
     server = _Server(expectation, remaining_s)
     server.answer("/health")
     _check_model(server)
@@ -120,23 +129,30 @@ def wait_until_ready(
     def entering(phase: str) -> None:
         report(phase, clock() - start)
 
-    def failed(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        report(error.answer if isinstance(error, NotYet) else "", clock() - start)
+    last_answer = ""
+
+    def try_once() -> None:
+        nonlocal last_answer
+        try:
+            check_once(expectation, remaining_s=remaining_s, entering=entering)
+        except NotYet as error:
+            if not (error.cut and last_answer):
+                last_answer = error.answer
+            entering(last_answer)
+            raise
 
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(NotYet),
         stop=lambda state: remaining_s() <= POLL_S,
         wait=tenacity.wait_fixed(POLL_S),
         sleep=sleep,
-        before_sleep=failed,
         reraise=True,
     )
     try:
-        retrying(check_once, expectation, remaining_s=remaining_s, entering=entering)
+        retrying(try_once)
     except NotYet as last:
         raise NotReadyError(
-            f"vLLM at {expectation.url} not ready after {budget_s:g} s (last answer: {last.answer})"
+            f"vLLM at {expectation.url} not ready after {budget_s:g} s (last answer: {last_answer})"
         ) from last
 
 
@@ -147,8 +163,8 @@ class _Server:
         self.expectation = expectation
         self.remaining_s = remaining_s
 
-    def not_yet(self, answer: str) -> NotYet:
-        return NotYet(self.expectation.url, answer)
+    def not_yet(self, answer: str, *, cut: bool = False) -> NotYet:
+        return NotYet(self.expectation.url, answer, cut=cut)
 
     def never(self, finding: str) -> Never:
         return Never(self.expectation.url, finding)
@@ -159,7 +175,7 @@ class _Server:
         route = path.partition("?")[0]
         limit_s = min(own_s, self.remaining_s())
         if limit_s <= 0:
-            raise self.not_yet(f"no time was left to ask {route}")
+            raise self.not_yet(f"no time was left to ask {route}", cut=True)
         try:
             answer = http_call.send(
                 "GET" if payload is None else "POST",
@@ -168,7 +184,7 @@ class _Server:
                 timeout_s=limit_s,
             )
         except http_call.CallError as error:
-            raise self.not_yet(f"{error} on {route}") from error
+            raise self.not_yet(f"{error} on {route}", cut=limit_s < min(own_s, FAIR_S)) from error
         if answer.status == 200:
             return answer.body
         if answer.status >= 500 or answer.status in _MAY_HEAL:
@@ -213,7 +229,7 @@ def _check_model(server: _Server) -> None:
         raise server.never(f"/v1/models names no model, but {wanted!r} will be trained: {_OTHER_PROGRAM}")
     found = ", ".join(repr(name) for name in names)
     if any(card.get("root") == wanted for card in cards):
-        raise server.never(f"it serves {wanted!r} under the name {found}; leave out --served-model-name or wait for that")
+        raise server.never(f"it serves {wanted!r} under the name {found}; leave out --served-model-name")
     raise server.never(f"it serves {found}, but {wanted!r} will be trained; start vLLM with that model")
 
 
@@ -222,19 +238,20 @@ def _check_settings(server: _Server) -> None:
     config = server.json("/server_info?config_format=json").get("vllm_config")
     model = config.get("model_config") if isinstance(config, dict) else None
     if not isinstance(config, dict) or not isinstance(model, dict):
-        raise server.never("/server_info shows no model_config; use a vLLM of the versions that `grpo-stack pins` shows")
+        raise server.never("/server_info shows no model_config; use a version that `grpo-stack pins` shows")
     wanted = server.expectation.backend
     transfer = config.get("weight_transfer_config")
     backend = transfer.get("backend") if isinstance(transfer, dict) else None
+    mode, limit = model.get("logprobs_mode"), model.get("max_logprobs")
     findings = []
     if backend != wanted:
         found = "no weight transfer" if backend is None else f"weight-transfer backend {backend!r}"
-        findings.append(f"""{found}, not {wanted!r}: start vLLM with --weight-transfer-config '{{"backend": "{wanted}"}}'""")
-    if model.get("logprobs_mode") != "processed_logprobs":
-        mode = model.get("logprobs_mode")
+        flag = f"""--weight-transfer-config '{{"backend": "{wanted}"}}'"""
+        findings.append(f"{found}, not {wanted!r}: start vLLM with {flag}")
+    if mode != "processed_logprobs":
         findings.append(f"logprobs mode {mode!r}: start vLLM with --logprobs-mode processed_logprobs")
-    if model.get("max_logprobs") != -1:
-        findings.append(f"log-probs capped at {model.get('max_logprobs')!r}: start vLLM with --max-logprobs -1")
+    if limit != -1:
+        findings.append(f"log-probs capped at {limit!r}: start vLLM with --max-logprobs -1")
     if findings:
         raise server.never("; ".join(findings))
 
@@ -243,7 +260,7 @@ def _check_world_size(server: _Server) -> None:
     wanted = server.expectation.world_size
     found = server.json("/get_world_size").get("world_size")
     if wanted is not None and found != wanted:
-        raise server.never(f"world size {found!r}, but the plan has {wanted}; start vLLM with the plan's parallel sizes")
+        raise server.never(f"world size {found!r}, but the plan has {wanted}; start vLLM with its parallel sizes")
 
 
 def _check_completion(server: _Server) -> None:
