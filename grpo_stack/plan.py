@@ -28,9 +28,12 @@ CACHES = {"hf-cache": "/cache/huggingface", "vllm-cache": "/cache/vllm", "triton
 SOCKETS = {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4", "NCCL_MIN_NCHANNELS": "8"}
 """NCCL over a bridge with these: 10.5 GB/s where its defaults reach 3.6 (raw broadcast, 16 cores)."""
 
+CPU_ENGINE = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+"""vLLM on the CPU: threads free to share the cores with the trainer, and 1 GiB of KV cache, which is plenty there."""
+
 TRAINING_DEFAULTS: dict[str, Mapping[str, Scalar | tuple[Scalar, ...]]] = {
     "cuda": {"max_completion_length": 1024, "save_steps": 50},
-    "cpu": {"use_cpu": True, "bf16": False, "gradient_checkpointing": False},
+    "cpu": {},
 }
 """What differs from TRL's own defaults: 256 tokens cut most reasoning short, and 500 steps are a long way to lose."""
 
@@ -155,7 +158,7 @@ def _server(spec: StackSpec) -> Role:
         name=SERVER,
         image=SERVER,
         argv=(*argv, *spec.server.extra_args),
-        env={"VLLM_SERVER_DEV_MODE": "1", **_shared_env(spec, SERVER)},
+        env={"VLLM_SERVER_DEV_MODE": "1", **(CPU_ENGINE if spec.accelerator == "cpu" else {}), **_shared_env(spec, SERVER)},
         gpus=spec.gpus.server if spec.accelerator == "cuda" else (),
         mounts=_model_mounts(spec),
         probe=("grpo-stack", "wait", "--once", *_readiness(spec, f"http://127.0.0.1:{spec.server.port}")),

@@ -1,0 +1,174 @@
+import json
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grpo_stack import arguments, cli, pins
+
+COMMANDS = ["render", "up", "down", "status", "logs", "wait", "pins"]
+
+
+def run(*words, cwd=None):
+    argv = [sys.executable, "-m", "grpo_stack.cli", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
+
+
+def test_help_names_every_command_and_every_command_has_help(capsys):
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([command, "--help"])
+        assert ended.value.code == 0
+    assert set(cli._COMMANDS) == set(COMMANDS)
+    capsys.readouterr()
+
+    assert cli.main([]) == 0
+
+    printed = capsys.readouterr().out
+    assert all(f"\n    {command} " in printed for command in COMMANDS)
+
+
+def test_render_prints_the_file_and_nothing_else(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert cli.main(["render", "--model", "org/name", "--split", "2:6", "--target", "compose"]) == 0
+
+    printed = capsys.readouterr()
+    document = yaml.safe_load(printed.out)
+    assert printed.err == ""
+    assert printed.out.startswith("# Made by: grpo-stack render --model org/name --split 2:6 --target compose\n")
+    assert "org/name" in document["services"]["vllm-server"]["command"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_render_into_a_folder_writes_file_and_description_that_render_again(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["render", "--model", "org/name", "--output", "team/stack"]) == 0
+    folder = tmp_path / "team" / "stack"
+    first = {file.name: file.read_text() for file in folder.iterdir()}
+
+    monkeypatch.chdir(folder)
+    assert cli.main(["render", "--output", "."]) == 0
+
+    assert set(first) == {"compose.yaml", "stack.yaml"}
+    assert {file.name: file.read_text() for file in folder.iterdir()} == first
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rendr"], "grpo-stack: argument COMMAND: invalid choice: 'rendr'"),
+        (["render", "--modle", "x"], "grpo-stack: unrecognized arguments: --modle x"),
+        (["render", "--split", "9"], "grpo-stack: description: split: '9' does not name two sides"),
+        (["wait", "--url", "http://x"], "grpo-stack: the following arguments are required: --model"),
+        (["wait", "--url", "http://x", "--model", "m", "--once", "--", "true"], "grpo-stack: wait: --once is for health"),
+        (["render", "--file", "none.yaml"], "grpo-stack: none.yaml: there is no such file"),
+    ],
+)
+def test_wrong_usage_is_one_line_on_stderr_and_exit_code_2(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert cli.main(words) == 2
+
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(message)
+    assert printed.err.count("\n") == 1
+
+
+def test_several_problems_are_several_lines(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("stack.yaml").write_text("modle: x\nsplit: '1:1:1'\n")
+
+    assert cli.main(["render"]) == 2
+
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_pins_are_shown_for_people_and_for_programs(capsys):
+    assert cli.main(["pins"]) == 0
+    assert "trl-1.16 (default): trl 1.16.0, vllm 0.28.0" in capsys.readouterr().out
+    assert cli.main(["pins", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[pins.DEFAULT]["torch"] == pins.SETS[pins.DEFAULT].torch
+
+
+def test_output_into_a_closed_pipe_is_no_error(tmp_path):
+    argv = f"{sys.executable} -m grpo_stack.cli render | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", argv], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+class _Server(BaseHTTPRequestHandler):
+    """Answers as a vLLM server that serves the model `m` with TRL's settings."""
+
+    answers = {  # noqa: RUF012  # read only
+        "/health": {},
+        "/v1/models": {"data": [{"id": "m"}]},
+        "/get_world_size": {"world_size": 1},
+        "/v1/completions": {"choices": [{"text": "x", "finish_reason": "length"}], "usage": {"completion_tokens": 1}},
+        "/server_info": {
+            "vllm_config": {
+                "weight_transfer_config": {"backend": "gloo"},
+                "model_config": {"logprobs_mode": "processed_logprobs", "max_logprobs": -1},
+            }
+        },
+    }
+
+    def do_GET(self):
+        body = json.dumps(self.answers[self.path.partition("?")[0]]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+def test_wait_becomes_the_command_once_the_server_can_generate(server):
+    gate = ["wait", "--url", server, "--model", "m", "--backend", "gloo", "--world-size", "1", "--timeout", "20"]
+
+    done = run(*gate, "--", sys.executable, "-c", "import sys; print('went on'); sys.exit(7)")
+
+    assert (done.returncode, done.stdout) == (7, "went on\n")
+
+
+def test_wait_names_what_is_wrong_and_ends_with_exit_code_4(server):
+    done = run("wait", "--url", server, "--model", "other", "--backend", "gloo", "--timeout", "20", "--", "echo", "no")
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "'other'" in done.stderr
+
+
+def test_a_health_check_is_one_look(server):
+    good = run("wait", "--once", "--url", server, "--model", "m", "--backend", "gloo", "--timeout", "20")
+    bad = run("wait", "--once", "--url", "http://127.0.0.1:9", "--model", "m", "--timeout", "20")
+
+    assert (good.returncode, bad.returncode) == (0, 4)
+
+
+def test_flags_are_keys_of_the_description():
+    from grpo_stack import schema, spec
+
+    data = {}
+    for _, key, _ in arguments.FLAGS:
+        data = spec.merge(data, {key: "1:1" if key == "split" else "text"})
+
+    assert schema.read(spec.StackSpec, data)[1] == []

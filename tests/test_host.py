@@ -1,0 +1,71 @@
+import json
+import os
+import socket
+
+import pytest
+
+from grpo_stack import host
+
+
+def test_this_host_has_memory_cpus_and_space(tmp_path):
+    found = host.read([str(tmp_path / "not" / "made")])
+
+    assert found.cpus >= 1
+    assert 0 < found.memory_available_bytes <= found.memory_total_bytes
+    assert found.folders[0].writable is True
+    assert found.folders[0].free_bytes > 0
+
+
+def test_a_folder_below_a_file_is_not_writable(tmp_path):
+    (tmp_path / "file").touch()
+
+    assert host.read([str(tmp_path / "file" / "outputs")]).folders[0].writable is False
+
+
+def test_a_port_that_something_listens_on_is_in_use_and_a_free_one_is_not():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+
+        assert [entry.port for entry in host.read(ports=[port]).ports_in_use] == [port]
+    assert host.read(ports=[port]).ports_in_use == ()
+
+
+def test_a_model_folder_is_looked_at_as_the_containers_user(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    weights.touch(mode=0o600)
+    weights.chmod(0o600)
+
+    others = host.model_folder(str(tmp_path), uid=os.getuid() + 1)
+    owner = host.model_folder(str(tmp_path), uid=os.getuid())
+
+    assert (others.exists, others.has_config, others.unreadable) == (True, True, ("model.safetensors",))
+    assert owner.unreadable == ()
+    assert not host.model_folder(str(tmp_path / "none"), uid=0).exists
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "problem"),
+    [
+        ("d.jsonl", '\n{"prompt": "a", "answer": 1}\n', ("prompt", "answer"), None),
+        ("d.json", json.dumps([{"prompt": "a"}], indent=1), ("prompt",), None),
+        ("d.jsonl", "", None, "it is empty"),
+        ("d.jsonl", "prompt\n", None, "line 1 is no JSON"),
+        ("d.jsonl", "[1]\n", None, "its first record is int, not an object with columns"),
+        ("d.parquet", "PAR1", None, None),
+    ],
+)
+def test_a_dataset_file_is_known_by_its_first_record(name, text, columns, problem, tmp_path):
+    file = tmp_path / name
+    file.write_text(text)
+
+    found = host.dataset_file(str(file))
+
+    assert (found.exists, found.columns) == (True, columns)
+    assert found.problem is None if problem is None else found.problem.startswith(problem)
+
+
+def test_a_dataset_file_that_is_missing_is_no_error_here(tmp_path):
+    assert not host.dataset_file(str(tmp_path / "none.jsonl")).exists
