@@ -68,13 +68,13 @@ def _render(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from grpo_stack import lifecycle, plan, start
+    from grpo_stack import gpus, lifecycle, plan, start
     from grpo_stack.progress import Progress
 
-    gpus = start.read_gpus()
-    described = start.choose(start.settled(_describe(args), os.environ), gpus)
+    found = gpus.read()
+    described = start.choose(start.settled(_describe(args), os.environ), found)
     described = start.named(described, time.localtime())
-    findings = start.check(described, plan.derive(described.spec), gpus)
+    findings = start.check(described, plan.derive(described.spec), found)
     if args.check:
         for finding in findings:
             print(f"{finding.level:8} {finding}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ class Description:
     """As it would stand in stack.yaml, flags merged in."""
     directory: Path
     """What relative paths in it are relative to."""
-    file: Path | None
+    file: Path | None = None
     """The file that it came from, if any."""
-    chosen: bool
-    """Something was asked for: a file, a preset, or a flag that says what to run on."""
+    preset: str | None = None
+    """The preset that was asked for, if any."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """What flags said over file or preset: `data.dataset` → value."""
 
 
 def load(file: str | None, preset: str | None, flags: Mapping[str, Any], settings: list[str]) -> Description:
@@ -42,25 +45,26 @@ def load(file: str | None, preset: str | None, flags: Mapping[str, Any], setting
         raise DescriptionError("--file and --preset exclude each other; give one of them")
     path = Path(file) if file else Path(FILE)
     found = path if file or (not preset and path.exists()) else None
-    base = _read(found) if found else presets.find(preset or "4-4")
+    base = _read(found) if found else presets.find(preset or presets.DEFAULT)
     directory = found.parent if found else Path()
     overrides = {**{key: _from_here(key, value, directory) for key, value in flags.items()}, **_settings(settings)}
-    where = str(found) if found else "description"
-    checked = spec.read(base, overrides, where)
-    return Description(
-        spec=checked,
-        data=spec.merge(base, overrides),
-        directory=directory,
-        file=found,
-        chosen=bool(found or preset or set(overrides) & {"model", "split", "accelerator"}),
-    )
+    checked = spec.read(base, overrides, str(found) if found else "description")
+    return Description(checked, spec.merge(base, overrides), directory, found, preset, overrides)
+
+
+def changed(
+    description: Description, overrides: Mapping[str, Any], base: Mapping[str, Any] | None = None
+) -> Description:
+    """The same description with more overrides, or with all of its overrides over another base."""
+    every = {**description.overrides, **overrides}
+    data = spec.merge(base, every) if base is not None else spec.merge(description.data, overrides)
+    return dataclasses.replace(description, spec=spec.read(data, where="description"), data=data, overrides=every)
 
 
 def moved(description: Description, target: Path) -> Description:
     """The same description with its relative paths as they must read from the folder `target`."""
     changes = {key: _moved(value, description.directory, target) for key, value in paths(description.spec).items()}
-    data = spec.merge(description.data, changes)
-    return Description(spec.read(data), data, target, description.file, description.chosen)
+    return dataclasses.replace(changed(description, changes), directory=target)
 
 
 def dump(description: Description) -> str:

@@ -158,7 +158,11 @@ def _server(spec: StackSpec) -> Role:
         name=SERVER,
         image=SERVER,
         argv=(*argv, *spec.server.extra_args),
-        env={"VLLM_SERVER_DEV_MODE": "1", **(CPU_ENGINE if spec.accelerator == "cpu" else {}), **_shared_env(spec, SERVER)},
+        env={
+            "VLLM_SERVER_DEV_MODE": "1",
+            **(CPU_ENGINE if spec.accelerator == "cpu" else {}),
+            **_shared_env(spec, SERVER),
+        },
         gpus=spec.gpus.server if spec.accelerator == "cuda" else (),
         mounts=_model_mounts(spec),
         probe=("grpo-stack", "wait", "--once", *_readiness(spec, f"http://127.0.0.1:{spec.server.port}")),

@@ -10,6 +10,8 @@ DEMO_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 GPU: dict[str, Any] = {"model": "${MODEL:-Qwen/Qwen2.5-7B}", "run": "${RUN:-run}"}
 
+DEFAULT = "4-4"
+
 PRESETS: dict[str, dict[str, Any]] = {
     "4-4": {**GPU, "split": "4:4"},
     "cpu": {

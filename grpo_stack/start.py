@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shutil
@@ -11,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpo_stack import bundle, description, engine, gpus, host, plan, preflight, presets, spec, words
+from grpo_stack import bundle, description, engine, host, plan, preflight, presets, spec, words
 from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import Engine, GpuReading
@@ -27,46 +26,36 @@ CONTAINER_UID = 10001
 
 
 def choose(described: Description, found: GpuReading) -> Description:
-    """The description to run: with nothing asked for, the split for this host's GPUs, or the CPU demo where it has none.
+    """The description to run: where neither it nor a flag says so, the split for this host's GPUs, or the CPU demo.
 
-    HostError if a model was asked for and there is no GPU to run it on.
+    A model or a split that was asked for is kept on a host without a GPU, so that the checks can say what is missing.
     """
-    data = dict(described.data)
-    if described.spec.accelerator == "cpu" or (described.spec.split is not None and described.file):
+    if described.file or described.preset or described.spec.accelerator == "cpu":
         return described
-    asked = isinstance(described.spec.model, str)
-    if not found.gpus and not described.file:
-        if asked or data.get("split") != presets.PRESETS["4-4"]["split"]:
-            raise HostError(
-                f"no GPU found ({found.problem or 'this host has none'}), and {words.literal(described.spec.model)} needs "
-                "one or more on each side; run the CPU demo with `make up`, without MODEL and SPLIT"
-            )
-        kept = {key: data[key] for key in data if key not in presets.GPU and key != "split"}
-        data = {**presets.PRESETS["cpu"], **kept}
-    elif len(found.gpus) == 1 and not described.file:
-        raise HostError("one GPU found; server and trainer need one each; run the CPU demo with --preset cpu")
-    elif found.gpus and not described.file and data.get("split") == presets.PRESETS["4-4"]["split"]:
-        data["split"] = preflight.suggest(len(found.gpus))
-    return dataclasses.replace(described, data=data, spec=spec.read(data, where="description"))
+    if not found.gpus:
+        asked = {"model", "split", "accelerator"} & set(described.overrides)
+        return described if asked else description.changed(described, {}, base=presets.PRESETS["cpu"])
+    if "split" in described.overrides:
+        return described
+    if len(found.gpus) == 1:
+        raise HostError("gpus: one found; server and trainer need one each; run the CPU demo with --preset cpu")
+    return description.changed(described, {"split": preflight.suggest(len(found.gpus))})
 
 
 def named(described: Description, now: time.struct_time) -> Description:
     """The same description with a run name of its own, unless it has one: the model's name and the time."""
     if not isinstance(described.spec.run, Variable):
         return described
-    stem = re.sub(r"[^a-z0-9.]+", "-", Path(words.literal(described.spec.model)).name.lower()).strip("-.")
-    name = os.environ.get(described.spec.run.name) or f"{stem[:60]}-{time.strftime('%Y%m%d-%H%M%S', now)}"
-    data = {**described.data, "run": name}
-    return dataclasses.replace(described, data=data, spec=spec.read(data, where="description"))
+    stem = re.sub(r"[^a-z0-9.]+", "-", Path(words.literal(described.spec.model)).name.lower()).strip("-.") or "run"
+    return description.changed(described, {"run": f"{stem[:60]}-{time.strftime('%Y%m%d-%H%M%S', now)}"})
 
 
 def settled(described: Description, environment: Mapping[str, str]) -> Description:
-    """The same description with the model that the environment names, where it leaves that open."""
-    model = described.spec.model
-    if not isinstance(model, Variable) or not environment.get(model.name):
-        return described
-    data = {**described.data, "model": environment[model.name]}
-    return dataclasses.replace(described, data=data, spec=spec.read(data, where="description"))
+    """The same description with the values that the environment gives to what it leaves open."""
+    fields = {"model": described.spec.model, "run": described.spec.run}
+    given = {key: environment.get(value.name) for key, value in fields.items() if isinstance(value, Variable)}
+    overrides = {key: value for key, value in given.items() if value}
+    return description.changed(described, overrides) if overrides else described
 
 
 def check(described: Description, planned: StackPlan, found: GpuReading) -> tuple[Finding, ...]:
@@ -134,10 +123,6 @@ def hand_over(stack: Stack) -> None:
         for folder, names, files in os.walk(stack.run_folder):
             for name in (folder, *(os.path.join(folder, entry) for entry in (*names, *files))):  # noqa: PTH118
                 os.chown(name, 0, 0, follow_symlinks=False)
-
-
-def read_gpus() -> GpuReading:
-    return gpus.read()
 
 
 def _files(described: Description) -> list[str]:

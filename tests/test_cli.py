@@ -65,7 +65,10 @@ def test_render_into_a_folder_writes_file_and_description_that_render_again(caps
         (["render", "--modle", "x"], "grpo-stack: unrecognized arguments: --modle x"),
         (["render", "--split", "9"], "grpo-stack: description: split: '9' does not name two sides"),
         (["wait", "--url", "http://x"], "grpo-stack: the following arguments are required: --model"),
-        (["wait", "--url", "http://x", "--model", "m", "--once", "--", "true"], "grpo-stack: wait: --once is for health"),
+        (
+            ["wait", "--url", "http://x", "--model", "m", "--once", "--", "true"],
+            "grpo-stack: wait: --once is for health",
+        ),
         (["render", "--file", "none.yaml"], "grpo-stack: none.yaml: there is no such file"),
     ],
 )
@@ -98,7 +101,9 @@ def test_pins_are_shown_for_people_and_for_programs(capsys):
 
 def test_output_into_a_closed_pipe_is_no_error(tmp_path):
     argv = f"{sys.executable} -m grpo_stack.cli render | head -n 1"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", argv], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", argv], capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
 

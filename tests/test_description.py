@@ -24,7 +24,7 @@ def test_without_a_file_the_default_preset_is_described(tmp_path, monkeypatch):
     described = load()
 
     assert words.literal(described.spec.model) == "Qwen/Qwen2.5-7B"
-    assert not described.chosen
+    assert not described.overrides
 
 
 def test_flags_and_settings_win_over_the_file(tmp_path, monkeypatch):
@@ -74,7 +74,9 @@ def test_moving_a_description_keeps_what_its_paths_point_at(tmp_path, monkeypatc
 
 def test_a_dumped_description_reads_back_as_the_same_spec(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    described = load(flags={"model": "a/b"}, settings=["trainer.args.learning_rate=1e-06", "server.extra_args=[--x, 'y z']"])
+    described = load(
+        flags={"model": "a/b"}, settings=["trainer.args.learning_rate=1e-06", "server.extra_args=[--x, 'y z']"]
+    )
 
     Path("stack.yaml").write_text(description.dump(described))
 

@@ -1,0 +1,96 @@
+import os
+import time
+
+import pytest
+
+from grpo_stack import description, start, words
+from grpo_stack.errors import DescriptionError, HostError
+from grpo_stack.facts import GpuReading
+from grpo_stack.preflight import Finding
+from tests.test_preflight import gpus
+
+NO_GPU = GpuReading((), "no driver")
+NOON = time.strptime("2026-03-01 12:00:00", "%Y-%m-%d %H:%M:%S")
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def load(preset=None, **flags):
+        return description.load(None, preset, flags, [])
+
+    return load
+
+
+@pytest.mark.parametrize(("count", "split"), [(8, "0-3:4-7"), (4, "0-1:2-3"), (2, "0:1")])
+def test_the_split_follows_from_the_number_of_gpus(count, split, load):
+    assert str(start.choose(load(), gpus(count)).spec.split) == split
+
+
+def test_a_split_that_was_asked_for_stays(load):
+    assert str(start.choose(load(split="2:6"), gpus(8)).spec.split) == "0-1:2-7"
+    assert str(start.choose(load(preset="4-4"), gpus(2)).spec.split) == "0-3:4-7"
+
+
+def test_without_gpu_and_without_a_wish_it_is_the_cpu_demo_with_the_other_flags_kept(load):
+    chosen = start.choose(load(run="mine"), NO_GPU).spec
+
+    assert (chosen.accelerator, chosen.run, chosen.data.dataset) == ("cpu", "mine", "two-digit-sums")
+
+
+@pytest.mark.parametrize("flags", [{"model": "a/b"}, {"split": "1:1"}])
+def test_without_gpu_a_wish_is_kept_for_the_checks_to_answer(flags, load):
+    described = load(**flags)
+
+    assert start.choose(described, NO_GPU) == described
+
+
+def test_one_gpu_is_said_to_be_too_few(load):
+    with pytest.raises(HostError, match="server and trainer need one each"):
+        start.choose(load(), gpus(1))
+
+
+def test_a_run_is_named_after_model_and_time_unless_it_has_a_name(load):
+    named = start.named(load(model="Org/Some_Model.v2"), NOON)
+
+    assert named.spec.run == named.data["run"] == "some-model.v2-20260301-120000"
+    assert start.named(load(run="mine"), NOON).spec.run == "mine"
+
+
+def test_the_environment_settles_only_what_the_description_leaves_open(load):
+    environment = {"MODEL": "from/env", "RUN": "env-run"}
+
+    opened = start.settled(load(), environment).spec
+    closed = start.settled(load(model="a/b", run="mine"), environment).spec
+
+    assert (opened.model, opened.run) == ("from/env", "env-run")
+    assert (closed.model, closed.run) == ("a/b", "mine")
+    assert words.literal(start.settled(load(), {"MODEL": ""}).spec.model) == "Qwen/Qwen2.5-7B"
+
+
+def test_problems_are_demanded_all_at_once_and_blamed_rightly():
+    fine = Finding("a", "ok", "x")
+    host, described = Finding("b", "problem", "full", "free some"), Finding("c", "problem", "none", "", True)
+
+    start.demand((fine,))
+    with pytest.raises(HostError, match="^b: full; free some$"):
+        start.demand((fine, host))
+    with pytest.raises(DescriptionError) as caught:
+        start.demand((host, described))
+    assert caught.value.problems == ("b: full; free some", "c: none")
+
+
+def test_the_containers_never_run_as_root(monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(os, "getgid", lambda: 0)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    assert start.owner() == (start.CONTAINER_UID, start.CONTAINER_UID)
+
+    monkeypatch.setenv("SUDO_UID", "1000")
+    monkeypatch.setenv("SUDO_GID", "1001")
+    assert start.owner() == (1000, 1001)
+
+    monkeypatch.setattr(os, "getuid", lambda: 1234)
+    monkeypatch.setattr(os, "getgid", lambda: 1235)
+    assert start.owner() == (1234, 1235)
