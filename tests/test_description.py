@@ -106,7 +106,7 @@ def test_bytes_that_are_no_text_are_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("stack.yaml").write_bytes(b"model: \xff\xfe\n")
 
-    with pytest.raises(DescriptionError, match="stack.yaml: cannot be read"):
+    with pytest.raises(DescriptionError, match=r"stack\.yaml: cannot be read"):
         load()
 
 

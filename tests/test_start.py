@@ -74,7 +74,7 @@ def test_problems_are_demanded_all_at_once_and_blamed_rightly():
     host, described = Finding("b", "problem", "full", "free some"), Finding("c", "problem", "none", "", True)
 
     start.demand((fine,))
-    with pytest.raises(HostError, match="^b: full; free some$"):
+    with pytest.raises(HostError, match=r"^b: full; free some$"):
         start.demand((fine, host))
     with pytest.raises(DescriptionError) as caught:
         start.demand((host, described))
