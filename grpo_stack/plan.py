@@ -123,7 +123,7 @@ def _prefetch(spec: StackSpec) -> Role:
     argv += _option("--dataset-config", data.config)
     argv += ["--dataset-split", data.split]
     argv += _option("--dataset-revision", data.revision)
-    argv += ["--rewards", *_rewards(spec)]
+    argv += ["--rewards", *_rewards(spec), "--outputs", run_folder(spec)]
     return Role(
         name=PREFETCH,
         image=TRAINER,
