@@ -7,32 +7,21 @@ or stuck in a weight update for ever.
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from grpo_stack import http_call
 from grpo_stack.errors import DescriptionError, NotReadyError
+from grpo_stack.vllm_api import OTHER_PROGRAM, Never, NotYet, Server
+
+__all__ = ["GENERATING", "POLL_S", "Expectation", "Never", "NotYet", "check_once", "wait_until_ready"]
 
 POLL_S = 0.25
 """Seconds between two tries; a part of the second that may pass between `can generate` and `training starts`."""
 
-FAIR_S = 0.25
-"""Seconds that a call must have been given before its silence says something about the server."""
-
 GENERATING = "asking for one token"
 """The phase in which the server has answered everything else."""
-
-_OTHER_PROGRAM = "no vLLM server answers there; check host and port of the URL"
-_GONE = {
-    "/server_info": "its development routes are off; start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment",
-    "/get_world_size": "this vLLM lacks the route; use a version that `grpo-stack pins` shows",
-    "/v1/completions": "it cannot generate; serve a text-generation model",
-}
-_MAY_HEAL = (408, 425, 429)
 
 
 @dataclass(frozen=True)
@@ -55,27 +44,7 @@ class Expectation:
     """For one one-token completion; the first one of a cold server compiles kernels."""
 
     call_timeout_s: float = 30.0
-    """For any other call; the first /server_info inspects the machine (nvidia-smi, lscpu) before it answers."""
-
-
-class NotYet(NotReadyError):  # noqa: N818  # a state, not a fault: waiting heals it
-    """The server is not usable now.
-
-    `answer` is what it said, `HTTP 503 on /health` for example; `cut` means that it said nothing, because the budget
-    ended before it had a fair chance to.
-    """
-
-    def __init__(self, url: str, answer: str, *, cut: bool = False) -> None:
-        super().__init__(f"vLLM at {url} is not ready: {answer}")
-        self.answer = answer
-        self.cut = cut
-
-
-class Never(NotReadyError):  # noqa: N818  # the counterpart of NotYet
-    """Waiting cannot help: the message says what was found and what to do."""
-
-    def __init__(self, url: str, finding: str) -> None:
-        super().__init__(f"vLLM at {url} cannot become ready: {finding}")
+    """For any other call. The first /server_info runs some thirty commands to describe the machine: 4 s on 2 cores."""
 
 
 def check_once(
@@ -89,18 +58,18 @@ def check_once(
     No call may take longer than `remaining_s()`. `entering` hears GENERATING before the one call that may take long.
     Raises DescriptionError for a URL that cannot be called.
     """
-    try:
-        http_call.check_url(expectation.url)
-    except ValueError as error:
-        shown = "" if "@" in expectation.url else f" {expectation.url!r}"  # a password stays unseen
-        raise DescriptionError(f"server URL{shown}: {error}") from None
-    server = _Server(expectation, remaining_s)
+    server = Server(
+        expectation.url,
+        call_timeout_s=expectation.call_timeout_s,
+        completion_timeout_s=expectation.completion_timeout_s,
+        remaining_s=remaining_s,
+    )
     server.answer("/health")
-    _check_model(server)
-    _check_settings(server)
-    _check_world_size(server)
+    _check_model(server, expectation.model)
+    _check_settings(server, expectation.backend)
+    _check_world_size(server, expectation.world_size)
     entering(GENERATING)
-    _check_completion(server)
+    _check_completion(server, expectation.model)
 
 
 def wait_until_ready(
@@ -156,68 +125,7 @@ def wait_until_ready(
         ) from last
 
 
-class _Server:
-    """Asks one server, each call within its own limit and the time that remains."""
-
-    def __init__(self, expectation: Expectation, remaining_s: Callable[[], float]) -> None:
-        self.expectation = expectation
-        self.remaining_s = remaining_s
-
-    def not_yet(self, answer: str, *, cut: bool = False) -> NotYet:
-        return NotYet(self.expectation.url, answer, cut=cut)
-
-    def never(self, finding: str) -> Never:
-        return Never(self.expectation.url, finding)
-
-    def answer(self, path: str, payload: Mapping[str, object] | None = None) -> bytes:
-        """The body of a 200 answer; POST with a payload, GET without."""
-        own_s = self.expectation.call_timeout_s if payload is None else self.expectation.completion_timeout_s
-        route = path.partition("?")[0]
-        limit_s = min(own_s, self.remaining_s())
-        if limit_s <= 0:
-            raise self.not_yet(f"no time was left to ask {route}", cut=True)
-        try:
-            answer = http_call.send(
-                "GET" if payload is None else "POST",
-                self.expectation.url.rstrip("/") + path,
-                payload,
-                timeout_s=limit_s,
-            )
-        except http_call.CallError as error:
-            raise self.not_yet(f"{error} on {route}", cut=limit_s < min(own_s, FAIR_S)) from error
-        if answer.status == 200:
-            return answer.body
-        if answer.status >= 500 or answer.status in _MAY_HEAL:
-            raise self.not_yet(f"HTTP {answer.status} on {route}")
-        raise self.never(f"HTTP {answer.status} on {route}: {_way_out(answer.status, route)}")
-
-    def json(self, path: str, payload: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """The JSON object of a 200 answer."""
-        body = self.answer(path, payload)
-        route = path.partition("?")[0]
-        try:
-            content = json.loads(body)
-        except (ValueError, RecursionError):
-            if body.lstrip().startswith(b"{"):
-                raise self.not_yet(f"broken JSON on {route}") from None
-            raise self.never(f"no JSON on {route} but {body[:40]!r}: {_OTHER_PROGRAM}") from None
-        if not isinstance(content, dict):
-            raise self.never(f"no JSON object on {route}: {_OTHER_PROGRAM}")
-        return content
-
-
-def _way_out(status: int, route: str) -> str:
-    if status in (401, 403):
-        return "it asks for a key; start vLLM without --api-key, on a network of its own"
-    if 300 <= status < 400:
-        return "a redirect, which vLLM never sends; give the URL of vLLM itself"
-    if status == 404:
-        return _GONE.get(route, _OTHER_PROGRAM)
-    return "it refuses the request; its log says why"
-
-
-def _check_model(server: _Server) -> None:
-    wanted = server.expectation.model
+def _check_model(server: Server, wanted: str) -> None:
     listed = server.json("/v1/models").get("data")
     cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
     # A card with a parent is a LoRA adapter: its name says nothing about the base weights.
@@ -226,20 +134,19 @@ def _check_model(server: _Server) -> None:
     if wanted in names:
         return
     if not names:
-        raise server.never(f"/v1/models names no model, but {wanted!r} will be trained: {_OTHER_PROGRAM}")
+        raise server.never(f"/v1/models names no model, but {wanted!r} will be trained: {OTHER_PROGRAM}")
     found = ", ".join(repr(name) for name in names)
     if any(card.get("root") == wanted for card in cards):
         raise server.never(f"it serves {wanted!r} under the name {found}; leave out --served-model-name")
     raise server.never(f"it serves {found}, but {wanted!r} will be trained; start vLLM with that model")
 
 
-def _check_settings(server: _Server) -> None:
+def _check_settings(server: Server, wanted: str) -> None:
     # Pydantic's dump of VllmConfig (vLLM: entrypoints/serve/dev/server_info/api_router.py).
     config = server.json("/server_info?config_format=json").get("vllm_config")
     model = config.get("model_config") if isinstance(config, dict) else None
     if not isinstance(config, dict) or not isinstance(model, dict):
         raise server.never("/server_info shows no model_config; use a version that `grpo-stack pins` shows")
-    wanted = server.expectation.backend
     transfer = config.get("weight_transfer_config")
     backend = transfer.get("backend") if isinstance(transfer, dict) else None
     mode, limit = model.get("logprobs_mode"), model.get("max_logprobs")
@@ -256,16 +163,15 @@ def _check_settings(server: _Server) -> None:
         raise server.never("; ".join(findings))
 
 
-def _check_world_size(server: _Server) -> None:
-    wanted = server.expectation.world_size
+def _check_world_size(server: Server, wanted: int | None) -> None:
     found = server.json("/get_world_size").get("world_size")
     if wanted is not None and found != wanted:
         raise server.never(f"world size {found!r}, but the plan has {wanted}; start vLLM with its parallel sizes")
 
 
-def _check_completion(server: _Server) -> None:
+def _check_completion(server: Server, model: str) -> None:
     # A token id instead of text: it also works for a server without a tokenizer.
-    request = {"model": server.expectation.model, "prompt": [1], "max_tokens": 1, "temperature": 0}
+    request = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 0}
     choices = server.json("/v1/completions", request).get("choices")
     if not isinstance(choices, list) or not choices:
         raise server.not_yet("a completion without a choice on /v1/completions")

@@ -10,7 +10,8 @@ import pytest
 
 from grpo_stack import http_call
 from grpo_stack.errors import DescriptionError, NotReadyError
-from grpo_stack.readiness import FAIR_S, GENERATING, POLL_S, Expectation, Never, NotYet, check_once, wait_until_ready
+from grpo_stack.readiness import GENERATING, POLL_S, Expectation, Never, NotYet, check_once, wait_until_ready
+from grpo_stack.vllm_api import FAIR_S
 from tests.fakes import peers
 from tests.fakes.clock import FakeClock
 from tests.fakes.vllm_server import FakeVllm
