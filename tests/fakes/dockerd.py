@@ -99,7 +99,7 @@ class FakeDockerd:
             return 404, b'{"message": "No such container"}'
         if what == "json":
             return 200, json.dumps(box).encode()
-        lines = self.logs[identifier].splitlines(keepends=True)[-int(query["tail"]) :]
+        lines = re.findall(rb"[^\n]*\n|[^\n]+", self.logs[identifier])[-int(query["tail"]) :]
         # Without a terminal the engine marks each piece: stream, three zero bytes, length.
         return 200, b"".join(struct.pack(">BxxxL", 1 + place % 2, len(line)) + line for place, line in enumerate(lines))
 

@@ -1,0 +1,283 @@
+"""The module table of the design, held true: who imports whom, who touches the outside, and what a command loads."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import grpo_stack
+from tests.fakes import peers
+
+ROOT = Path(grpo_stack.__file__).parent
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one module may import."""
+
+    imports: str = ""
+    """Names from grpo_stack, first component only: `render` stands for all of render."""
+
+    pure: bool = False
+    """Sees no file, clock, environment, network, random number or terminal."""
+
+    later: bool = False
+    """Designed, and not written yet: may be absent."""
+
+
+TABLE = {
+    # the middle: data in, data out
+    "errors": Row(pure=True),
+    "facts": Row(pure=True),
+    "words": Row(pure=True),
+    "pins": Row("errors", pure=True),
+    "presets": Row("errors", pure=True),
+    "schema": Row(pure=True),
+    "split": Row("schema", pure=True),
+    "spec": Row("errors pins schema split words", pure=True),
+    "plan": Row("pins schema spec words", pure=True),
+    "render": Row(pure=True),
+    "render.compose": Row("plan render words", pure=True),
+    "render.yamltext": Row("words", pure=True),
+    "render.slurm": Row("plan render words", pure=True, later=True),
+    "render.kubernetes": Row("plan render words", pure=True, later=True),
+    "memory": Row("facts", pure=True, later=True),
+    "preflight": Row("facts memory plan", pure=True),
+    # the edges: one module for each outside thing
+    "time_limit": Row(),
+    "http_call": Row("time_limit"),
+    "vllm_api": Row("errors http_call"),
+    "readiness": Row("errors vllm_api"),
+    "gpus": Row("errors facts time_limit"),
+    "engine": Row("errors facts time_limit"),
+    "host": Row("errors facts"),
+    "progress": Row(),
+    "lifecycle": Row("engine errors facts plan progress"),
+    "supervise": Row("errors readiness vllm_api", later=True),
+    "description": Row("errors presets render spec"),
+    "bundle": Row("description plan render"),
+    "start": Row(
+        "bundle description engine errors facts gpus host lifecycle plan preflight presets render spec words"
+    ),
+    # the command line
+    "arguments": Row("errors"),
+    "cli": Row(
+        "arguments bundle description engine errors gpus lifecycle pins plan progress readiness render start supervise"
+    ),
+    # the training side, which runs in the containers
+    "rewards": Row("errors"),
+    "demo": Row("errors"),
+    "bundled": Row("errors"),
+    "dataset": Row("demo errors"),
+    "metrics": Row("errors transfer"),
+    "callback": Row("metrics"),
+    "hub": Row("errors"),
+    "prefetch": Row("bundled dataset demo errors hub rewards"),
+    "train": Row("callback dataset errors metrics rewards transfer"),
+    "transfer": Row(),
+    "transfer.client": Row("errors transfer"),
+    "transfer.engine": Row("transfer"),
+    "transfer.group": Row("transfer"),
+    "transfer.plugin": Row("transfer"),
+    "transfer.wire": Row("transfer"),
+}
+
+PURE_LIBRARY = {
+    *("__future__", "collections", "dataclasses", "difflib", "enum", "functools", "itertools", "json", "math"),
+    *("operator", "posixpath", "re", "shlex", "string", "textwrap", "types", "typing", "yaml"),
+}
+"""What a pure module may import from elsewhere. `yaml` writes and reads text; `posixpath` works on text alone."""
+
+EFFECTS = {"open", "print", "input", "exec", "eval", "breakpoint", "__import__"}
+
+OWNERS = {
+    "docker": {"engine"},
+    "pynvml": {"gpus"},
+    "tenacity": {"readiness"},
+    "rich": {"progress", "cli"},
+    "http": {"http_call"},
+    "argparse": {"arguments", "cli", "demo", "prefetch"},
+    "torch": {"train", "callback", "demo", "bundled", "prefetch", "metrics", "transfer"},
+    "transformers": {"train", "callback", "demo", "bundled", "prefetch"},
+    "trl": {"train", "callback", "rewards", "prefetch", "transfer"},
+    "vllm": {"transfer"},
+    "datasets": {"dataset", "prefetch"},
+    "huggingface_hub": {"hub", "prefetch"},
+}
+"""Outside libraries that only these modules may import, by first component."""
+
+PRINTERS = {"cli", "train", "callback", "prefetch", "demo"}
+"""The command line, and the programs that are started in the containers."""
+
+HEAVY = (
+    *("torch", "vllm", "trl", "transformers", "datasets", "huggingface_hub"),
+    *("docker", "pynvml", "tenacity", "httpx", "rich", "requests", "asyncio"),
+)
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    del found[""]  # the package itself holds its version and nothing else
+    return found
+
+
+def written() -> list[str]:
+    return [name for name in TABLE if name in modules()]
+
+
+def tree(name: str) -> ast.Module:
+    return ast.parse(modules()[name].read_text(encoding="utf-8"))
+
+
+def imports(name: str) -> Iterator[str]:
+    """Dotted names of all that a module imports, at its top or inside functions; a package's members one by one."""
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}: relative import in line {node.lineno}"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def first(dotted: str) -> str:
+    return dotted.partition(".")[0]
+
+
+def own_imports(name: str) -> set[str]:
+    found = {dotted.split(".")[1] for dotted in imports(name) if dotted.startswith("grpo_stack.")}
+    return found - {"__version__", first(name) if "." not in name else ""}
+
+
+def test_the_package_has_no_module_that_the_table_does_not_know() -> None:
+    assert set(modules()) - set(TABLE) == set(), "extend the table, and say in the design what the module is for"
+
+
+def test_every_module_of_the_table_exists() -> None:
+    expected = {name for name, row in TABLE.items() if not row.later}
+
+    assert expected - set(modules()) == set()
+
+
+@pytest.mark.parametrize("name", written())
+def test_a_module_imports_only_what_the_table_allows(name: str) -> None:
+    assert own_imports(name) - set(TABLE[name].imports.split()) == set()
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    reaches = {name: own_imports(name) for name in written()}
+    order: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " → ".join([*above, name])
+        if name not in order:
+            for other in sorted(reaches.get(name, ())):
+                visit(other, (*above, name))
+            order.append(name)
+
+    for name in reaches:
+        if "." not in name:
+            visit(name, ())
+
+
+@pytest.mark.parametrize("name", [name for name in written() if TABLE[name].pure])
+def test_a_pure_module_reaches_for_nothing_outside(name: str) -> None:
+    outside = {first(dotted) for dotted in imports(name)} - {"grpo_stack"} - PURE_LIBRARY
+    called = {
+        node.func.id for node in ast.walk(tree(name)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+
+    assert outside == set()
+    assert called & EFFECTS == set()
+
+
+@pytest.mark.parametrize("name", [name for name in written() if TABLE[name].pure])
+def test_a_pure_module_leans_on_pure_modules_only(name: str) -> None:
+    assert {other for other in own_imports(name) if not TABLE[other].pure} == set()
+
+
+@pytest.mark.parametrize("library", OWNERS)
+def test_an_outside_library_has_its_owners(library: str) -> None:
+    importers = {first(name) for name in written() if library in {first(dotted) for dotted in imports(name)}}
+
+    assert importers - OWNERS[library] == set()
+
+
+def test_only_programs_print() -> None:
+    printers = {
+        name
+        for name in written()
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    }
+
+    assert printers - PRINTERS == set()
+
+
+@pytest.mark.parametrize("name", written())
+def test_what_is_slow_to_import_is_imported_where_it_is_needed(name: str) -> None:
+    at_top = set()
+    for node in tree(name).body:
+        if isinstance(node, ast.Import):
+            at_top |= {first(alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            at_top.add(first(node.module or ""))
+    # These two are themselves imported by one command, and by the training program, alone.
+    exempt = {"progress": {"rich"}, "callback": {"transformers"}, "transfer.engine": {"torch", "vllm"}}
+
+    assert at_top & set(HEAVY) - exempt.get(name, set()) == set()
+
+
+PROBE = """
+import json, sys
+from grpo_stack.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as end:
+    code = end.code
+sys.stdout.flush()
+print(json.dumps([code or 0, sorted(name for name in sys.modules if "." not in name)]), file=sys.stderr)
+"""
+
+
+def loaded(*words: str) -> tuple[int, set[str]]:
+    """Exit code, and the top-level modules that a fresh interpreter holds after the command."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+    )
+    code, names = json.loads(done.stderr.splitlines()[-1])
+    return code, set(names)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["render", "--model", "Qwen/Qwen2.5-7B", "--split", "4:4", "--target", "compose"],
+        ["pins"],
+        ["wait", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_light_command_loads_nothing_heavy(words: list[str]) -> None:
+    code, names = loaded(*words)
+
+    assert code == 0
+    assert names & set(HEAVY) == set()
+
+
+def test_the_health_check_loads_nothing_heavy() -> None:
+    with peers.refusing() as url:
+        code, names = loaded("wait", "--once", "--url", url, "--model", "m", "--timeout", "5")
+
+    assert code == 4
+    assert names & {*HEAVY, "yaml"} == set()
