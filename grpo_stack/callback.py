@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from grpo_stack.metrics import MetricsFile, StepClock, step_line
 
 
-class MetricsCallback(TrainerCallback):  # type: ignore[misc]
+class MetricsCallback(TrainerCallback):
     """Writes and prints a line for each step, on rank 0 only."""
 
     def __init__(self, clock: StepClock, file: MetricsFile) -> None:

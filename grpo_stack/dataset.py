@@ -52,7 +52,9 @@ def missing_prompt(source: Source, columns: Iterable[str]) -> list[str]:
     have = sorted(columns)
     if "prompt" in have:
         return []
-    return [f"dataset: {source.name}: no column `prompt`; it has {', '.join(have) or 'no columns'}; rename the one to train on"]
+    return [
+        f"dataset: {source.name}: no column `prompt`; it has {', '.join(have) or 'no columns'}; rename the one to train on"
+    ]
 
 
 def _load_local(source: Source) -> Any:

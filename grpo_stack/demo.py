@@ -1,7 +1,7 @@
 """What the CPU demo and the tests train on: two-digit sums, and a tiny model with random weights.
 
-    python -m grpo_stack.demo sums FILE.jsonl
-    python -m grpo_stack.demo tiny-model FOLDER
+python -m grpo_stack.demo sums FILE.jsonl
+python -m grpo_stack.demo tiny-model FOLDER
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def write_tiny_model(folder: Path, tied: bool = True, seed: int = 0) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = _tokenizer()
+    characters = tokenizer()
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=len(characters),
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=2,
@@ -63,17 +63,18 @@ def write_tiny_model(folder: Path, tied: bool = True, seed: int = 0) -> None:
         head_dim=64,
         max_position_embeddings=512,
         tie_word_embeddings=tied,
-        pad_token_id=tokenizer.pad_token_id,
+        pad_token_id=characters.pad_token_id,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=characters.eos_token_id,
     )
     LlamaForCausalLM(config).to(torch.float32).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    characters.save_pretrained(folder)
     for file in folder.iterdir():
         file.chmod(0o644)  # safetensors writes 0600, which the container's user could not read
 
 
-def _tokenizer() -> Any:
+def tokenizer() -> Any:
+    """A tokenizer of one token for each character of ALPHABET, with a chat template."""
     from tokenizers import Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
 
@@ -81,15 +82,15 @@ def _tokenizer() -> Any:
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     core.normalizer = normalizers.Lowercase()
     core.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(
+    made = PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token="<pad>",
         unk_token="<unk>",
         eos_token="<|im_end|>",
         additional_special_tokens=["<|im_start|>"],
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
+    made.chat_template = CHAT_TEMPLATE
+    return made
 
 
 def main(arguments: list[str] | None = None) -> int:

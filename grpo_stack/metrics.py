@@ -175,5 +175,7 @@ def _duration(seconds: float) -> str:
 
 def _json(line: dict[str, Any]) -> str:
     """A line of strict JSON: what is not a finite number becomes null, and what JSON does not know becomes text."""
-    clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()}
+    clean = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()
+    }
     return json.dumps(clean, default=str) + "\n"

@@ -89,7 +89,8 @@ def missing_columns(rewards: Iterable[Reward], columns: Iterable[str]) -> list[s
         needed = {
             parameter.name
             for parameter in parameters
-            if parameter.default is parameter.empty and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         }
         for column in sorted(needed - have - GIVEN_BY_TRAINER):
             name = getattr(reward, "__name__", type(reward).__name__)
@@ -103,7 +104,9 @@ def two_digit_sum_reward(completions: Sequence[Any], solution: Sequence[str], **
     A sum is all or nothing, and a small model hits it too rarely to learn from that alone in a few steps. So up to 0.3 are
     given for being near, on the scale of the answer itself.
     """
-    return [_sum_score(_text(completion), int(answer)) for completion, answer in zip(completions, solution, strict=True)]
+    return [
+        _sum_score(_text(completion), int(answer)) for completion, answer in zip(completions, solution, strict=True)
+    ]
 
 
 def _sum_score(text: str, answer: int) -> float:

@@ -32,7 +32,9 @@ class RunArguments:
         },
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
-    dataset_split: str = field(default="train", metadata={"aliases": ["--dataset_train_split"], "help": "Split to train on."})
+    dataset_split: str = field(
+        default="train", metadata={"aliases": ["--dataset_train_split"], "help": "Split to train on."}
+    )
     dataset_revision: str | None = field(default=None, metadata={"help": "Commit, tag or branch of a Hub dataset."})
     rewards: list[str] = field(
         default_factory=lambda: ["accuracy_reward"],
@@ -72,14 +74,14 @@ def parse(arguments: list[str] | None, cuda: bool) -> tuple[RunArguments, Any, A
     import yaml
     from trl import GRPOConfig, ModelConfig, TrlParser
 
-    class OneLineParser(TrlParser):  # type: ignore[misc]
+    class OneLineParser(TrlParser):
         def error(self, message: str) -> Any:
             """argparse would print some 400 lines of usage first."""
             raise DescriptionError(f"arguments: {message}; all of them: python -m grpo_stack.train --help")
 
     parser = OneLineParser((RunArguments, GRPOConfig, ModelConfig), prog="python -m grpo_stack.train")
     parser.set_defaults_with_config(**defaults(cuda))
-    known = [option for action in parser._actions for option in action.option_strings]
+    known = ["--config", *(option for action in parser._actions for option in action.option_strings)]
     given = sys.argv[1:] if arguments is None else arguments
     if problems := _unknown_options(given, known):
         raise DescriptionError(problems)
@@ -93,12 +95,10 @@ def parse(arguments: list[str] | None, cuda: bool) -> tuple[RunArguments, Any, A
 
 
 def _unknown_options(given: list[str], known: list[str]) -> list[str]:
+    """A line for each option that does not exist, with the nearest that does."""
     problems = []
-    for word in given:
-        option = word.partition("=")[0]
-        if option.startswith("--") and option not in known and option.replace("-", "_").replace("__", "--", 1) not in known:
-            if option == "--config":
-                continue
+    for option in (word.partition("=")[0] for word in given):
+        if option.startswith("--") and option not in known:
             near = difflib.get_close_matches(option, known, n=1)
             problems.append(f"arguments: {option}: unknown option" + (f"; did you mean {near[0]}?" if near else ""))
     return problems
@@ -148,7 +148,7 @@ def build_trainer(run: RunArguments, training: Any, model: Any, clock: metrics.S
     return trainer
 
 
-def run(arguments: list[str] | None = None) -> None:
+def train(arguments: list[str] | None = None) -> None:
     """Train, save, and say what came of it."""
     import torch
 
@@ -178,7 +178,7 @@ def run(arguments: list[str] | None = None) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run and return the exit code; a fault that the user can mend is said in a line each, without a traceback."""
     try:
-        run(arguments)
+        train(arguments)
     except GrpoStackError as error:
         if int(os.environ.get("RANK", "0")) == 0:  # every rank finds the same fault
             print("\n".join(error.problems), file=sys.stderr, flush=True)

@@ -66,7 +66,7 @@ def _join(client: Any) -> None:
     from vllm.utils.network_utils import get_ip
 
     address = get_ip()
-    if address == "0.0.0.0":  # noqa: S104 - compared, not bound
+    if address == "0.0.0.0":
         raise RunError("this host has no default route, so the server cannot be told where to dial; set VLLM_HOST_IP")
     world_size = client.get_world_size() + 1
     init_info = {
@@ -120,7 +120,7 @@ def _buffers(tensors: list[wire.TensorSpec], named_params: Iterator[tuple[str, A
     for chunk in wire.cut(tensors, wire.DEFAULT_CHUNK_BYTES):
         buffer = torch.empty(chunk.nbytes, dtype=torch.uint8)
         for spec, offset in zip(chunk.tensors, chunk.offsets, strict=True):
-            name, tensor = next(named_params, (None, None))
+            name, tensor = next(named_params, ("nothing", torch.empty(0)))
             if name != spec.name or tensor.numel() * tensor.element_size() != spec.nbytes:
                 raise RunError(f"push: {spec.name} {spec.dtype} {list(spec.shape)} was announced, {name} came")
             flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
