@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+
+import pytest
+
+from grpo_stack.http_call import Answer, CallError, send
+from tests.fakes import peers
+
+
+def test_a_payload_arrives_as_json_and_the_answer_comes_back_whole() -> None:
+    seen: list[bytes] = []
+
+    def answers(connection: socket.socket, over: threading.Event) -> None:
+        received = b""
+        while not received.endswith(b"}"):
+            received += connection.recv(65536)
+        seen.append(received)
+        connection.sendall(b"HTTP/1.1 418 I'm a teapot\r\nContent-Length: 5\r\n\r\nshort")
+
+    with peers.peer(answers) as url:
+        answer = send("POST", f"{url}/base/path?a=1", {"name": "ü $x"}, timeout_s=5)
+
+    assert answer == Answer(418, b"short")
+    head, _, body = seen[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /base/path?a=1 HTTP/1.1\r\n")
+    assert b"content-type: application/json" in head.lower()
+    assert json.loads(body) == {"name": "ü $x"}
+
+
+def test_a_base_url_without_a_path_asks_for_the_root() -> None:
+    seen: list[bytes] = []
+
+    def answers(connection: socket.socket, over: threading.Event) -> None:
+        seen.append(connection.recv(65536))
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nto the end of the connection")
+
+    with peers.peer(answers) as url:
+        assert send("GET", url, timeout_s=5).body == b"to the end of the connection"
+
+    assert seen[0].startswith(b"GET / HTTP/1.1\r\n")
+
+
+def test_a_tls_call_to_a_plain_server_fails_in_one_line() -> None:
+    def answers(connection: socket.socket, over: threading.Event) -> None:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with peers.peer(answers) as url, pytest.raises(CallError) as caught:
+        send("GET", url.replace("http://", "https://"), timeout_s=5)
+
+    assert "ssl" in str(caught.value).lower()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_thread_of_a_call_that_was_given_up_ends_when_its_socket_is_shut() -> None:
+    before = set(threading.enumerate())
+
+    with peers.peer(peers.trickles_a_body) as url:
+        with pytest.raises(CallError, match=r"no whole answer within 0\.1 s"):
+            send("GET", url, timeout_s=0.1)
+        callers = [thread for thread in set(threading.enumerate()) - before if "run" in thread.name]
+        for thread in callers:
+            thread.join(5)
+            assert not thread.is_alive()
