@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from grpo_stack.errors import RunError
@@ -99,11 +99,9 @@ def _push(client: Any, metadata: Metadata, named_params: Iterable[tuple[str, Any
     if not client._updating_weights:
         client._start_weight_update()
     answer = _post_aside(client, "/update_weights", {"update_info": update_info})
-    # A server that refuses the request receives nothing; without this the send would last until its limit.
-    answer.add_done_callback(lambda done: group.close() if done.exception() else None)
     try:
         for buffer in _buffers(tensors, iter(named_params)):
-            group.broadcast(buffer)
+            _send(group, buffer, answer)
     except BaseException:
         group.close()  # at which the server's receive fails too, so that its answer is not long in coming
         _raise_the_servers_reason(answer)
@@ -130,25 +128,44 @@ def _buffers(tensors: list[wire.TensorSpec], named_params: Iterator[tuple[str, A
         raise RunError(f"push: {extra[0]} came without having been announced")
 
 
+def _send(group: GlooGroup, buffer: Any, answer: Future[None]) -> None:
+    """Send one buffer, unless the server answers its request with a fault first: then it receives nothing, and gloo has no
+    way to call off a send, which would last until its limit."""
+    sending = _aside("send", lambda: group.broadcast(buffer))
+    wait([sending, answer], return_when=FIRST_COMPLETED)
+    if not sending.done():
+        answer.result()
+    sending.result()
+
+
 def _post_aside(client: Any, route: str, body: dict[str, Any]) -> Future[None]:
-    """POST in a thread that does not keep the process alive, and without TRL's retries: a second request would have a
-    worker wait for bytes that nobody sends any more."""
+    """POST beside what this thread does, and without TRL's retries: a second request would have a worker wait for bytes
+    that nobody sends any more."""
     import requests
 
-    answer: Future[None] = Future()
-
     def post() -> None:
-        try:
-            with requests.Session() as session:
-                response = session.post(f"{client.base_url}{route}", json=body, timeout=(JOIN_TIMEOUT_S, None))
-            if response.status_code != 200:
-                raise RunError(f"{client.base_url}{route}: HTTP {response.status_code}, {response.text[:500]}")
-            answer.set_result(None)
-        except BaseException as error:
-            answer.set_exception(error)
+        with requests.Session() as session:
+            response = session.post(f"{client.base_url}{route}", json=body, timeout=(JOIN_TIMEOUT_S, None))
+        if response.status_code != 200:
+            raise RunError(f"{client.base_url}{route}: HTTP {response.status_code}, {response.text[:500]}")
 
-    threading.Thread(target=post, name=f"POST {route}", daemon=True).start()
-    return answer
+    return _aside(f"POST {route}", post)
+
+
+def _aside(name: str, work: Callable[[], None]) -> Future[None]:
+    """Run `work` in a thread that does not keep the process alive, as those of a pool would."""
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome
 
 
 def _raise_the_servers_reason(answer: Future[None], patience_s: float = 10.0) -> None:

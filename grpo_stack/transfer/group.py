@@ -48,21 +48,24 @@ class GlooGroup:
     def broadcast(self, buffer: Any) -> None:
         """Send `buffer` (one-dimensional, uint8) from rank 0, or fill it with what rank 0 sends.
 
-        Raises `RuntimeError` of torch when the peer is gone or silent for longer than the limit.
+        Raises `RuntimeError` when the group is closed, or the peer is gone or silent for longer than the limit.
         """
         from torch.distributed import BroadcastOptions
 
+        group = self._group
+        if group is None:
+            raise RuntimeError("the weight-transfer group is closed")
         options = BroadcastOptions()
         options.rootRank = 0
         options.rootTensor = 0
         options.timeout = self._timeout
-        self._group.broadcast([buffer], options).wait()
+        group.broadcast([buffer], options).wait()
 
     def close(self) -> None:
         """Drop the connections, at which a peer that waits on them fails at once instead of at its limit."""
-        if self._group is not None:
-            self._group.abort()
-        self._group = None
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
         self._store = None
 
 

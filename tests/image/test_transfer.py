@@ -1,0 +1,113 @@
+"""Weights pushed over gloo into a real server: what it samples with is what the trainer has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.image.conftest import Pair, serving, write_model
+
+EQUAL = 1e-4
+"""Largest gap between log-probs in float32 that counts as the same weights."""
+
+KINDS = (
+    "embed_tokens.weight",
+    "q_proj.weight",
+    "q_proj.bias",
+    "k_proj.weight",
+    "k_proj.bias",
+    "v_proj.weight",
+    "v_proj.bias",
+    "o_proj.weight",
+    "gate_proj.weight",
+    "up_proj.weight",
+    "down_proj.weight",
+    "input_layernorm.weight",
+    "post_attention_layernorm.weight",
+    "model.norm.weight",
+)
+CASES = [("tied", kind) for kind in KINDS] + [("untied", kind) for kind in (*KINDS, "lm_head.weight")]
+
+
+@pytest.fixture(scope="module")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """One server for all tests of a kind of model; asked for by name, "tied" or "untied"."""
+    folder = tmp_path_factory.mktemp(request.param)
+    write_model(folder, tied=request.param == "tied")
+    with serving(folder) as joined:
+        yield joined
+
+
+@pytest.fixture(scope="module")
+def without_refresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A tied model whose packed lm_head is left as it was."""
+    folder = tmp_path_factory.mktemp("without_refresh")
+    write_model(folder, tied=True)
+    with serving(folder, GRPO_STACK_SKIP_EMBEDDING_REFRESH="1") as joined:
+        yield joined
+
+
+def change(pair: Pair, kind: str = "", by: float = 0.3) -> None:
+    """Add noise to each parameter whose name ends with `kind`."""
+    with torch.no_grad():
+        changed = [p for name, p in pair.model.named_parameters() if name.endswith(kind)]
+        for parameter in changed:
+            parameter.add_(torch.randn_like(parameter) * by)
+    assert changed, f"the model has no {kind}"
+
+
+@pytest.mark.parametrize("pair", ["tied", "untied"], indirect=True)
+def test_three_pushes_in_a_row_leave_the_server_with_the_trainers_weights(pair: Pair) -> None:
+    pair.reset()
+
+    for _ in range(3):
+        change(pair, by=0.05)
+        pair.push()
+
+        assert pair.difference() <= EQUAL
+
+
+@pytest.mark.parametrize(("pair", "kind"), CASES, indirect=["pair"])
+def test_each_kind_of_weight_arrives_when_it_alone_has_changed(pair: Pair, kind: str) -> None:
+    for push in (pair.push, pair.push_one_by_one):
+        pair.reset()
+        assert pair.difference() <= EQUAL
+        change(pair, kind)
+        assert pair.difference() > 10 * EQUAL, "the change must show, or its arrival proves nothing"
+
+        push()
+
+        assert pair.difference() <= EQUAL
+
+
+@pytest.mark.parametrize("pair", ["tied", "untied"], indirect=True)
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="nothing is pushed, so the server must differ")
+def test_without_a_push_the_server_keeps_the_old_weights(pair: Pair) -> None:
+    pair.reset()
+    change(pair, by=0.05)
+
+    assert pair.difference() <= EQUAL
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the packed lm_head of tied embeddings is not refreshed")
+def test_without_the_refresh_tied_embeddings_keep_the_old_lm_head(without_refresh: Pair) -> None:
+    change(without_refresh, by=0.05)
+    without_refresh.push()
+
+    assert without_refresh.difference() <= EQUAL
+
+
+def test_a_part_of_a_fused_layer_is_refused_with_the_layers_name(without_refresh: Pair) -> None:
+    name = "model.layers.0.self_attn.q_proj.weight"
+    weight = without_refresh.model.get_parameter(name).data
+    client = without_refresh.client
+    client._start_weight_update()
+    client._updating_weights = True
+    client.update_named_param(name, weight)
+
+    answer = client.session.__class__().post(f"{client.base_url}/finish_weight_update", json={}, timeout=60)
+
+    assert answer.status_code == 500
+    assert "qkv_proj" in answer.text
