@@ -12,7 +12,7 @@ import http.client
 import json
 import socket
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
@@ -58,14 +58,25 @@ def send(method: str, url: str, payload: Mapping[str, object] | None = None, *, 
     """
     parts = urlsplit(url)
     connection = _connection(parts, timeout_s)
+    lines: list[socket.socket] = []
+
+    def exchange() -> Answer:
+        connection.connect()
+        lines.append(connection.sock)
+        return _exchange(connection, method, parts, payload)
+
     try:
-        return time_limit.call(lambda: _exchange(connection, method, parts, payload), timeout_s)
+        return time_limit.call(exchange, timeout_s)
     except TimeoutError:
         raise CallError(f"no whole answer within {timeout_s:.3g} s") from None
     except (OSError, http.client.HTTPException) as error:
         raise CallError(_reason(error, parts.hostname or "")) from error
     finally:
-        _hang_up(connection)
+        # Shut down, not closed: that ends a read in the thread that outlived its limit, and the thread then closes.
+        # Kept here, since http.client lets go of its socket once the answer's headers have come.
+        for line in lines:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
 
 
 def _connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
@@ -81,9 +92,10 @@ def _exchange(
     headers = {"Connection": "close", "Accept": "application/json"}
     if body is not None:
         headers["Content-Type"] = "application/json"
-    connection.request(method, target or "/", body, headers)
-    response = connection.getresponse()
-    content = response.read(BODY_LIMIT_BYTES + 1)
+    with closing(connection):
+        connection.request(method, target or "/", body, headers)
+        response = connection.getresponse()
+        content = response.read(BODY_LIMIT_BYTES + 1)
     if len(content) > BODY_LIMIT_BYTES:
         raise CallError(f"an answer of more than {BODY_LIMIT_BYTES} bytes")
     # read(n) returns what there is when the peer closes early; `length` still counts what was announced.
@@ -106,11 +118,3 @@ def _reason(error: OSError | http.client.HTTPException, host: str) -> str:
     if isinstance(error, (ConnectionResetError, BrokenPipeError)):
         return "connection reset"
     return (error.strerror or str(error) or type(error).__name__).lower()
-
-
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    """Shut the socket down first: that also ends a read in a thread which outlived its limit."""
-    if connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
-    connection.close()

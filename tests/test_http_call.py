@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import threading
@@ -55,13 +56,30 @@ def test_a_tls_call_to_a_plain_server_fails_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_thread_of_a_call_that_was_given_up_ends_when_its_socket_is_shut() -> None:
-    before = set(threading.enumerate())
+def trickles_to_the_end_of_the_connection(connection: socket.socket, over: threading.Event) -> None:
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+    while not over.wait(peers.TRICKLE_S):
+        connection.sendall(b" ")
 
-    with peers.peer(peers.trickles_a_body) as url:
-        with pytest.raises(CallError, match=r"no whole answer within 0\.1 s"):
-            send("GET", url, timeout_s=0.1)
-        callers = [thread for thread in set(threading.enumerate()) - before if "run" in thread.name]
-        for thread in callers:
-            thread.join(5)
-            assert not thread.is_alive()
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [peers.says_nothing, peers.trickles_headers, peers.trickles_a_body, trickles_to_the_end_of_the_connection],
+)
+def test_a_call_that_was_given_up_leaves_no_thread_behind(
+    behaviour: peers.Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callers: list[threading.Thread] = []
+    connect = http.client.HTTPConnection.connect
+
+    def noted(connection: http.client.HTTPConnection) -> None:
+        callers.append(threading.current_thread())
+        connect(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", noted)
+    with peers.peer(behaviour) as url:
+        with pytest.raises(CallError, match=r"no whole answer within 0\.2 s"):
+            send("GET", url, timeout_s=0.2)
+        callers[0].join(5)
+        assert not callers[0].is_alive()
