@@ -148,14 +148,14 @@ def _raise_for_failed(stack: Stack, output: list[str]) -> None:
     boxes = {box.service: box for box in engine.containers(stack.project, log_lines=15)}
     for name in (PREFETCH, SERVER, TRAINER):
         box = boxes.get(name)
-        if box is None or (box.state == "running" and box.health != "unhealthy"):
+        if box is None or box.state == "created" or (box.state == "running" and box.health != "unhealthy"):
             continue
         said = "\n".join(f"    {line}" for line in box.last_lines)
         if name == PREFETCH and box.exit_code in (2, 3):
             raise ChildError(box.last_lines, box.exit_code)
         if box.exit_code or name == SERVER:
             raise RunError(f"{name} {_state(box)}; its last lines:\n{said}\nall of them: {stack.logs / name}.log")
-    raise RunError(f"docker compose up failed: {' '.join(output)}")
+    raise RunError(f"docker compose up failed: {output[-1] if output else 'it said nothing'}; all it said: {stack.logs / 'up.log'}")
 
 
 def _state(box: Container) -> str:

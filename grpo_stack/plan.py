@@ -37,6 +37,13 @@ TRAINING_DEFAULTS: dict[str, Mapping[str, Scalar | tuple[Scalar, ...]]] = {
 }
 """What differs from TRL's own defaults: 256 tokens cut most reasoning short, and 500 steps are a long way to lose."""
 
+ULIMITS = {
+    "cuda": {"memlock": -1, "stack": 67108864, "nofile": 65536},
+    "cpu": {"memlock": 8388608, "stack": 67108864, "nofile": 16384},
+}
+"""Per role. GPUs need pinned memory without a limit, and NCCL a socket for each of many channels; the CPU stack stays within
+what an engine may grant that cannot raise its own limits (rootless, or itself in a container)."""
+
 CALL_TIMEOUT_S = 20
 """How long one readiness check may take in all, its one-token completion included."""
 
@@ -69,6 +76,8 @@ class Role:
     """Whether it may reach anything outside the private network."""
     publish: int | None = None
     """Port on the host's 127.0.0.1."""
+    ulimits: Mapping[str, int] = field(default_factory=dict)
+    """Soft and hard limit of each kind; -1: none."""
     shm: str = "1gb"
     """Size of /dev/shm; Docker's own 64 MiB break tensor parallelism."""
     stop_grace_s: int = 120
@@ -139,6 +148,7 @@ def _prefetch(spec: StackSpec) -> Role:
         mounts=_trainer_mounts(spec),
         needs_token=True,
         internet=True,
+        ulimits=ULIMITS[spec.accelerator],
         stop_grace_s=10,
     )
 
@@ -167,6 +177,7 @@ def _server(spec: StackSpec) -> Role:
         mounts=_model_mounts(spec),
         probe=("grpo-stack", "wait", "--once", *_readiness(spec, f"http://127.0.0.1:{spec.server.port}")),
         publish=spec.server.publish,
+        ulimits=ULIMITS[spec.accelerator],
         shm=_shm(spec),
     )
 
@@ -189,6 +200,7 @@ def _trainer(spec: StackSpec) -> Role:
         gpus=spec.gpus.trainer if spec.accelerator == "cuda" else (),
         mounts=_trainer_mounts(spec),
         internet=spec.trainer.internet,
+        ulimits=ULIMITS[spec.accelerator],
         shm=_shm(spec),
     )
 

@@ -159,7 +159,7 @@ def _hardening(role: Role) -> dict[str, Any]:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "shm_size": role.shm,
-        "ulimits": {"memlock": -1, "stack": 67108864, "nofile": {"soft": 65536, "hard": 65536}},
+        "ulimits": dict(role.ulimits),
         "stop_grace_period": f"{role.stop_grace_s}s",
         "logging": {"driver": "json-file", "options": {"max-size": "50m", "max-file": "5"}},
     }
