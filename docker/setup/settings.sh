@@ -18,29 +18,13 @@ set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 PYTHON=${PYTHON:-python3}
 PINS=${PINS:-trl-1.16}
+. "$root/docker/setup/pip.sh"
 
 # setting NAME VALUE: an export line that any shell reads back exactly
 setting() { printf "export %s='%s'\n" "$1" "$(printf '%s' "$2" | sed "s/'/'\\\\''/g")"; }
 
 accelerator() {
     if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then echo cuda; else echo cpu; fi
-}
-
-# pip_value KEY: the last value that pip's files or environment give, a list of words
-pip_value() {
-    "$PYTHON" -m pip config list 2>/dev/null | sed -n "s/^[a-z:]*\.$1='\(.*\)'\$/\1/p" | sed 's/\\n/ /g' | tail -n 1
-}
-
-wheel_folder() {
-    torch=$(sed -n 's/^torch==\([^ ]*\).*/\1/p' "$root/docker/locks/$PINS.$ACCELERATOR.txt")
-    case "$torch" in *+cpu) ;; *) echo "$root/docker/wheels"; return ;; esac
-    for folder in "$root/docker/wheels" $(pip_value find-links); do
-        if ls "${folder#file://}/torch-$torch-cp311-"*.whl >/dev/null 2>&1; then
-            echo "${folder#file://}"
-            return
-        fi
-    done
-    echo "$root/docker/wheels"
 }
 
 ca_bundle() {
@@ -51,6 +35,11 @@ ca_bundle() {
         fi
     done
     echo /dev/null
+}
+
+# Compose takes a relative path as relative to its own file, so that all of them are absolute.
+absolute() {
+    case "$1" in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac
 }
 
 # Build arguments stay in the build's history.
@@ -64,7 +53,8 @@ refuse_credentials() {
 }
 
 : "${ACCELERATOR:=$(accelerator)}"
-: "${WHEELS_DIR:=$(wheel_folder)}"
+export ACCELERATOR PINS PYTHON
+: "${WHEELS_DIR:=$("$root/docker/setup/wheels.sh")}"
 : "${CA_BUNDLE:=$(ca_bundle)}"
 : "${INDEX_URL:=$(pip_value index-url)}"
 : "${EXTRA_INDEX_URL:=}"
@@ -80,8 +70,8 @@ ln -sfn "$DOCKER" "$root/.cache/bin/docker"
 setting ACCELERATOR "$ACCELERATOR"
 setting DOCKER "$DOCKER"
 setting BASE_IMAGE "$BASE_IMAGE"
-setting WHEELS_DIR "$WHEELS_DIR"
-setting CA_BUNDLE "$CA_BUNDLE"
+setting WHEELS_DIR "$(absolute "$WHEELS_DIR")"
+setting CA_BUNDLE "$(absolute "$CA_BUNDLE")"
 setting INDEX_URL "$INDEX_URL"
 setting EXTRA_INDEX_URL "$EXTRA_INDEX_URL"
 setting APP_UID "${APP_UID:-10001}"
