@@ -36,6 +36,7 @@ venv-dev: ## make .venv-dev, with the tools for tests and checks
 
 .PHONY: up
 up: venv ## train: MODEL=… SPLIT=server:trainer ARGS='…'; without a GPU and without MODEL, the demo on the CPU
+	@"$(STACK)" up --check description $(DESCRIPTION) $(ARGS)
 	@$(SETTINGS) && exec "$(STACK)" up $(DESCRIPTION) $(ARGS)
 
 .PHONY: render

@@ -61,7 +61,13 @@ def _add_up(found: argparse._SubParsersAction[_Parser]) -> None:
     up = found.add_parser("up", help="build, start, follow the run to its end, stop; returns the trainer's exit code")
     _add_description(up)
     _add_name(up)
-    up.add_argument("--check", action="store_true", help="only check whether this host can run it")
+    up.add_argument(
+        "--check",
+        nargs="?",
+        const="all",
+        choices=("all", "description"),
+        help="only check: all, or what the description alone asks of this host, before anything is installed for it",
+    )
 
 
 def _add_description(command: argparse.ArgumentParser) -> None:

@@ -74,8 +74,8 @@ def _up(args: argparse.Namespace) -> int:
     found = gpus.read()
     described = start.choose(start.settled(_describe(args), os.environ), found)
     described = start.named(described, time.localtime())
-    findings = start.check(described, plan.derive(described.spec), found)
-    if args.check:
+    findings = start.check(described, plan.derive(described.spec), found, with_engine=args.check != "description")
+    if args.check == "all":
         for finding in findings:
             print(f"{finding.level:8} {finding}")
     start.demand(findings)

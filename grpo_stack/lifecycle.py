@@ -155,7 +155,9 @@ def _raise_for_failed(stack: Stack, output: list[str]) -> None:
             raise ChildError(box.last_lines, box.exit_code)
         if box.exit_code or name == SERVER:
             raise RunError(f"{name} {_state(box)}; its last lines:\n{said}\nall of them: {stack.logs / name}.log")
-    raise RunError(f"docker compose up failed: {output[-1] if output else 'it said nothing'}; all it said: {stack.logs / 'up.log'}")
+    raise RunError(
+        f"docker compose up failed: {output[-1] if output else 'it said nothing'}; all it said: {stack.logs / 'up.log'}"
+    )
 
 
 def _state(box: Container) -> str:

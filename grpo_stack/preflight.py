@@ -44,6 +44,7 @@ class Facts:
     host: Host
     engine: Engine | None
     engine_problem: str = ""
+    """Why there is no engine; empty as well as `engine` None: nobody asked."""
     images_built: bool = False
     """An earlier build left images, so that a new one adds little."""
     gpus: GpuReading = GpuReading(())
@@ -67,16 +68,24 @@ def check(plan: StackPlan, facts: Facts) -> tuple[Finding, ...]:
 def _engine(facts: Facts) -> Iterable[Finding]:
     engine = facts.engine
     if engine is None:
-        yield Finding("docker", "problem", facts.engine_problem)
+        if facts.engine_problem:
+            yield Finding("docker", "problem", facts.engine_problem)
         return
     if engine.podman:
         yield Finding(
             "docker", "problem", "podman answers in Docker's name and ignores GPU reservations", "use Docker Engine"
         )
     if _version(engine.version) < ENGINE:
-        yield Finding("docker", "problem", f"Engine {engine.version} found, 25 needed", "run: make engine")
+        yield Finding(
+            "docker", "problem", f"Engine {engine.version} found, 25 needed", "upgrade it, or let `make build` do that"
+        )
     if _version(engine.compose_version) < COMPOSE:
-        yield Finding("docker", "problem", f"Compose {engine.compose_version} found, 2.24 needed", "run: make engine")
+        yield Finding(
+            "docker",
+            "problem",
+            f"Compose {engine.compose_version} found, 2.24 needed",
+            "upgrade it, or let `make build` do that",
+        )
     yield Finding("docker", "ok", f"Engine {engine.version}, Compose {engine.compose_version}")
 
 

@@ -58,13 +58,12 @@ def settled(described: Description, environment: Mapping[str, str]) -> Descripti
     return description.changed(described, overrides) if overrides else described
 
 
-def check(described: Description, planned: StackPlan, found: GpuReading) -> tuple[Finding, ...]:
-    """Every finding about this host and the files that the description names."""
+def check(
+    described: Description, planned: StackPlan, found: GpuReading, with_engine: bool = True
+) -> tuple[Finding, ...]:
+    """Every finding about this host and the files that the description names; `with_engine` asks Docker too."""
     stack, directory = described.spec, described.directory
-    try:
-        docker, problem = engine.read(), ""
-    except HostError as fault:
-        docker, problem = None, str(fault)
+    docker, problem = _engine() if with_engine else (None, "")
     local_model = spec.is_path(stack.model)
     facts = Facts(
         host=host.read([description.absolute(stack.outputs, directory)], [p for p in [stack.server.publish] if p]),
@@ -123,6 +122,14 @@ def hand_over(stack: Stack) -> None:
         for folder, names, files in os.walk(stack.run_folder):
             for name in (folder, *(os.path.join(folder, entry) for entry in (*names, *files))):  # noqa: PTH118
                 os.chown(name, 0, 0, follow_symlinks=False)
+
+
+def _engine() -> tuple[Engine | None, str]:
+    """The engine, or why there is none to use."""
+    try:
+        return engine.read(), ""
+    except HostError as fault:
+        return None, str(fault)
 
 
 def _files(described: Description) -> list[str]:

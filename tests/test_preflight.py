@@ -62,12 +62,12 @@ def test_a_good_host_has_no_problem_and_says_what_it_has():
         (
             None,
             {"engine": dataclasses.replace(ENGINE, version="20.10.24")},
-            "docker: Engine 20.10.24 found, 25 needed; run: make engine",
+            "docker: Engine 20.10.24 found, 25 needed; upgrade it, or let `make build` do that",
         ),
         (
             None,
             {"engine": dataclasses.replace(ENGINE, compose_version="2.23.3")},
-            "docker: Compose 2.23.3 found, 2.24 needed; run: make engine",
+            "docker: Compose 2.23.3 found, 2.24 needed; upgrade it, or let `make build` do that",
         ),
         (None, {"engine": dataclasses.replace(ENGINE, podman=True)}, "docker: podman answers in Docker's name"),
         (
