@@ -137,6 +137,10 @@ def _unknown(kind: str, name: str, token: bool) -> str:
 
 
 def _refused(kind: str, name: str, status: int, endpoint: str) -> GrpoStackError:
+    import huggingface_hub
+
+    if status == 401 and huggingface_hub.get_token() is None:  # the Hub's answer to the nameless, for unknown names too
+        return DescriptionError(_unknown(kind, name, token=False))
     if status in (401, 403):
         return DescriptionError(
             f"{kind}: {name}: the Hub refused the token (HTTP {status}); make a new one with read access"
