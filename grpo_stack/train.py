@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_stack import dataset as prompts
-from grpo_stack import metrics, rewards
-from grpo_stack.errors import DescriptionError, GrpoStackError
+from grpo_stack import hub, metrics, rewards
+from grpo_stack.errors import DescriptionError, GrpoStackError, NotReadyError
 
 
 @dataclass
@@ -114,12 +114,18 @@ def newest_checkpoint(output_dir: str) -> str | None:
 
 def build_trainer(run: RunArguments, training: Any, model: Any, clock: metrics.StepClock) -> Any:
     """TRL's trainer, its weight pushes, generation and rewards timed by `clock`."""
+    import requests
     import transformers
     from trl import GRPOTrainer, get_peft_config, get_quantization_config
 
     from grpo_stack.callback import MetricsCallback
 
     functions = rewards.resolve(run.rewards)
+    if training.reward_weights and len(training.reward_weights) != len(functions):
+        raise DescriptionError(
+            f"arguments: {len(training.reward_weights)} --reward_weights for {len(functions)} rewards; give one for each"
+        )
+    _require_model(training, model)
     rows = prompts.load(prompts.Source(run.dataset, run.dataset_config, run.dataset_split, run.dataset_revision))
     if problems := rewards.missing_columns(functions, rows.column_names):
         raise DescriptionError(problems)
@@ -129,14 +135,17 @@ def build_trainer(run: RunArguments, training: Any, model: Any, clock: metrics.S
         "dtype": model.dtype,
         **(training.model_init_kwargs or {}),
     }
-    trainer = GRPOTrainer(
-        model=model.model_name_or_path,
-        reward_funcs=functions,
-        args=training,
-        train_dataset=rows,
-        quantization_config=get_quantization_config(model),
-        peft_config=get_peft_config(model),
-    )
+    try:
+        trainer = GRPOTrainer(
+            model=model.model_name_or_path,
+            reward_funcs=functions,
+            args=training,
+            train_dataset=rows,
+            quantization_config=get_quantization_config(model),
+            peft_config=get_peft_config(model),
+        )
+    except requests.ConnectionError as error:
+        raise NotReadyError(f"vLLM: {' '.join(str(error).split())}") from error
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.add_callback(MetricsCallback(clock, metrics.MetricsFile(Path(training.output_dir))))
     trainer._calculate_rewards = clock.timed("reward", trainer._calculate_rewards)
@@ -146,6 +155,17 @@ def build_trainer(run: RunArguments, training: Any, model: Any, clock: metrics.S
         generation.generate = clock.timed("generate", generation.generate)
         clock.push_bytes = lambda: metrics.bytes_of(generation._weight_metadata)
     return trainer
+
+
+def _require_model(training: Any, model: Any) -> None:
+    """Raise the one line that says what is wrong with the model, before anything large is loaded."""
+    from transformers import AutoConfig
+
+    name = model.model_name_or_path
+    if name.startswith(("/", "./", "../", "~")) and not Path(name).is_dir():
+        raise DescriptionError(f"model: {name}: no such folder; give an existing one or the id of a Hub model")
+    remote = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
+    hub.asking("model", name, model.model_revision, lambda: AutoConfig.from_pretrained(name, **remote))
 
 
 def train(arguments: list[str] | None = None) -> None:
