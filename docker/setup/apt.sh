@@ -32,6 +32,8 @@ apt_install() {
 
 # apt_mirror SUITE: the address that this host's own sources give for a suite, whichever of apt's two formats they have
 apt_mirror() {
+    # apt tells of a source only after it has read that source once.
+    [ -n "$(apt-get indextargets 2>/dev/null | head -n 1)" ] || as_root apt-get update >/dev/null 2>&1 || true
     # shellcheck disable=SC2016 # apt-get's own placeholders
     apt-get indextargets --format '$(RELEASE)|$(CODENAME)|$(COMPONENT)|$(REPO_URI)' 2>/dev/null |
         awk -F '|' -v suite="$1" '($1 == suite || $2 == suite) && $3 == "main" { print $4; exit }'

@@ -60,7 +60,8 @@ missing_clients() {
 # already has a source for Debian 13 keeps its own rules for all other packages.
 prefer_trixie() {
     if [ -z "$(apt_mirror trixie)" ]; then
-        deb822_source "$(apt_mirror bookworm)" trixie > "$state/trixie.sources"
+        deb822_source "$(apt_mirror bookworm)" trixie > "$state/trixie.sources" ||
+            cannot "apt's sources name no mirror of Debian 12, so Debian 13's cannot be derived; $guide"
         printf 'Package: *\nPin: release n=trixie\nPin-Priority: -10\n\n' > "$state/trixie.preferences"
         as_root install -m 644 "$state/trixie.sources" /etc/apt/sources.list.d/grpo-stack-trixie.sources
     elif [ ! -e /etc/apt/sources.list.d/grpo-stack-trixie.sources ]; then
@@ -78,7 +79,7 @@ packages_here() {
     case "$(os_release ID):$(os_release VERSION_CODENAME)" in
         debian:bookworm) prefer_trixie; packages="docker-cli docker-compose docker-buildx" ;;
         debian:*) packages="docker-cli docker-compose docker-buildx" ;;
-        *) packages="docker-compose-v2 docker-buildx" ;;
+        ubuntu:*) packages="docker-compose-v2 docker-buildx" ;;
     esac
     command -v dockerd >/dev/null 2>&1 || packages="docker.io $packages iptables"
 }
