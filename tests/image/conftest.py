@@ -87,17 +87,23 @@ def write_model(folder: Path, tied: bool) -> None:
 @contextmanager
 def serving(folder: Path, **env: str) -> Iterator[Pair]:
     """Serve the model in `folder`, and join the server."""
+    port = free_port()
+    with vllm_serve(folder, port, env), joined(folder, port) as pair:
+        yield pair
+
+
+@contextmanager
+def joined(folder: Path, port: int) -> Iterator[Pair]:
+    """Join the server at `port`, which serves the model in `folder`."""
     from transformers import AutoModelForCausalLM
     from trl.generation.vllm_client import VLLMClient
 
     gloo_client.install()
-    port = free_port()
-    with vllm_serve(folder, port, env):
-        client = VLLMClient(base_url=f"http://127.0.0.1:{port}", group_port=free_port())
-        client.init_communicator("cpu")
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        yield Pair(client, model, {name: value.clone() for name, value in model.state_dict().items()})
-        client.close_communicator()
+    client = VLLMClient(base_url=f"http://127.0.0.1:{port}", group_port=free_port())
+    client.init_communicator("cpu")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    yield Pair(client, model, {name: value.clone() for name, value in model.state_dict().items()})
+    client.close_communicator()
 
 
 @contextmanager
@@ -122,12 +128,11 @@ def vllm_serve(folder: Path, port: int, env: dict[str, str]) -> Iterator[None]:
         wait_for_a_token(server, port, folder, log)
         yield
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
+        server.terminate()
+        with suppress(subprocess.TimeoutExpired):
             server.wait(60)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGKILL)  # whatever outlived the API process
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # whatever outlived the API process
 
 
 def wait_for_a_token(server: subprocess.Popen[bytes], port: int, folder: Path, log: Path) -> None:
