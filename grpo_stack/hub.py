@@ -1,7 +1,7 @@
 """Models and datasets from the Hugging Face Hub into its cache, and what can go wrong on the way, said in one line.
 
-`huggingface_hub` reads its environment (HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN_PATH) when it is imported, so it is
-imported in the functions here and not before.
+`huggingface_hub` reads its environment (HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN_PATH) when it is imported, so
+it is imported in the functions here and not before.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def explain(kind: str, name: str, revision: str | None, error: Exception) -> Grp
             return _refused(kind, name, cause.response.status_code, constants.ENDPOINT)
     if constants.HF_HUB_OFFLINE:
         return UnreachableError(
-            f"{kind}: {name}: not in the cache, and HF_HUB_OFFLINE is set; run once without it, on a host that reaches the Hub"
+            f"{kind}: {name}: not in the cache, and HF_HUB_OFFLINE is set; "
+            "run once without it, on a host that reaches the Hub"
         )
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         return HostError(
@@ -127,7 +128,10 @@ def explain(kind: str, name: str, revision: str | None, error: Exception) -> Grp
 def _gated(kind: str, name: str, token: bool) -> str:
     if token:
         return f"{kind}: {name}: is gated, and this token's user is not on its list; ask for access on its page"
-    return f"{kind}: {name}: is gated and no token was given; ask for access on its page, then name the token's file in HF_TOKEN_PATH"
+    return (
+        f"{kind}: {name}: is gated and no token was given; "
+        "ask for access on its page, then name the token's file in HF_TOKEN_PATH"
+    )
 
 
 def _unknown(kind: str, name: str, token: bool) -> str:

@@ -85,7 +85,7 @@ def bytes_of(metadata: Iterable[tuple[str, str, list[int]]] | None) -> int:
 
 
 class MetricsFile:
-    """`metrics.jsonl`: appended line by line, each written out at once, so that a reader sees the step that just ended."""
+    """`metrics.jsonl`: appended line by line, each written out at once, so that a reader sees the newest step."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE

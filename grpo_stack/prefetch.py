@@ -1,7 +1,7 @@
 """Fetches model and dataset into the shared cache before anything holds a GPU: `python -m grpo_stack.prefetch`.
 
-It also finds what only the trainer's environment can: whether the rewards import, whether the dataset has the columns that
-they need, whether cache and outputs can be written. All problems come out at once, a line each. Exit code 2: the
+It also finds what only the trainer's environment can: whether the rewards import, whether the dataset has the columns
+that they need, whether cache and outputs can be written. All problems come out at once, a line each. Exit code 2: the
 description is wrong; 3: this host cannot run it.
 """
 
@@ -104,7 +104,8 @@ def _fetch_dataset(source: prompts.Source, say: Callable[[str], None]) -> Any:
 
 
 def _load_hub(source: prompts.Source) -> Any:
-    """`datasets` says some things as ValueError that are the description's fault: a configuration or split that is not there."""
+    """`datasets` says some things as ValueError that are the description's fault: a configuration or split that is not
+    there."""
     try:
         return prompts.load(source)
     except ValueError as error:
@@ -121,7 +122,8 @@ def _require_writable(folders: list[Path]) -> None:
                 pass
         except OSError as error:
             problems.append(
-                f"{folder}: user {os.getuid()} cannot write there ({error.strerror}); give that user the folder, or another folder"
+                f"{folder}: user {os.getuid()} cannot write there ({error.strerror}); "
+                "give that user the folder, or another folder"
             )
     if problems:
         raise HostError(problems)

@@ -35,8 +35,8 @@ GIVEN_BY_TRAINER = {
 def resolve(names: Sequence[str], load: Callable[[str], ModuleType] = importlib.import_module) -> list[Reward]:
     """The functions that `names` stand for, in their order.
 
-    A name is one of TRL's, one of ours, or an import path such as `package.module:function` or `package.module.function`.
-    Raises DescriptionError with a line for each name that stands for nothing.
+    A name is one of TRL's, one of ours, or an import path such as `package.module:function` or
+    `package.module.function`. Raises DescriptionError with a line for each name that stands for nothing.
     """
     found: list[Reward] = []
     problems: list[str] = []
@@ -101,8 +101,8 @@ def missing_columns(rewards: Iterable[Reward], columns: Iterable[str]) -> list[s
 def two_digit_sum_reward(completions: Sequence[Any], solution: Sequence[str], **kwargs: object) -> list[float | None]:
     """1 for the right sum as the last number, less for how near a wrong one is, 0 without a number.
 
-    A sum is all or nothing, and a small model hits it too rarely to learn from that alone in a few steps. So up to 0.3 are
-    given for being near, on the scale of the answer itself.
+    A sum is all or nothing, and a small model hits it too rarely to learn from that alone in a few steps. So up to 0.3
+    are given for being near, on the scale of the answer itself.
     """
     return [
         _sum_score(_text(completion), int(answer)) for completion, answer in zip(completions, solution, strict=True)

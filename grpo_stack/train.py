@@ -1,8 +1,8 @@
 """The training program: `python -m grpo_stack.train`, GRPO with TRL against a vLLM server.
 
-Every field of TRL's `GRPOConfig` and `ModelConfig` works, from the command line or from `--config FILE.yaml`. Beside what
-TRL does, it says what is wrong with the input in one line, goes on from the newest checkpoint in the output folder, and
-leaves `metrics.jsonl`, `model/` and `summary.txt` there.
+Every field of TRL's `GRPOConfig` and `ModelConfig` works, from the command line or from `--config FILE.yaml`. Beside
+what TRL does, it says what is wrong with the input in one line, goes on from the newest checkpoint in the output
+folder, and leaves `metrics.jsonl`, `model/` and `summary.txt` there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunArguments:
         default_factory=lambda: ["accuracy_reward"],
         metadata={
             "aliases": ["--reward_funcs"],
-            "help": "Names from trl.rewards or import paths (package.module:function); weigh them with --reward_weights.",
+            "help": "Names from trl.rewards or import paths (package.module:function), weighed by --reward_weights.",
         },
     )
 
@@ -123,7 +123,8 @@ def build_trainer(run: RunArguments, training: Any, model: Any, clock: metrics.S
     functions = rewards.resolve(run.rewards)
     if training.reward_weights and len(training.reward_weights) != len(functions):
         raise DescriptionError(
-            f"arguments: {len(training.reward_weights)} --reward_weights for {len(functions)} rewards; give one for each"
+            f"arguments: {len(training.reward_weights)} --reward_weights for {len(functions)} rewards; "
+            "give one for each"
         )
     _require_model(training, model)
     rows = prompts.load(prompts.Source(run.dataset, run.dataset_config, run.dataset_split, run.dataset_revision))

@@ -1,8 +1,8 @@
 """The trainer's half: what TRL's client does over NCCL, over gloo.
 
-TRL 1.16 refuses any device but CUDA in `VLLMClient.init_communicator`, and sends with vLLM's NCCL producer. Many trainers
-import that class by name, so `install` replaces three methods on the class itself; each hands over to TRL's own unless the
-server says that its backend is gloo.
+TRL 1.16 refuses any device but CUDA in `VLLMClient.init_communicator`, and sends with vLLM's NCCL producer. Many
+trainers import that class by name, so `install` replaces three methods on the class itself; each hands over to TRL's
+own unless the server says that its backend is gloo.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Metadata = list[tuple[str, str, list[int]]]
 """TRL's announcement of a push: name, dtype and shape of each tensor, in the order in which they are sent."""
 
 ANSWER_TIMEOUT_S = 300.0
-"""For the server's answer once all has been sent or joined: it loads the last buffer, or reports a fault of its own wait,
-which is shorter than this."""
+"""For the server's answer once all has been sent or joined: it loads the last buffer, or reports a fault of its own
+wait, which is shorter than this."""
 
 
 def install() -> None:
@@ -129,8 +129,8 @@ def _buffers(tensors: list[wire.TensorSpec], named_params: Iterator[tuple[str, A
 
 
 def _send(group: GlooGroup, buffer: Any, answer: Future[None]) -> None:
-    """Send one buffer, unless the server answers its request with a fault first: then it receives nothing, and gloo has no
-    way to call off a send, which would last until its limit."""
+    """Send one buffer, unless the server answers its request with a fault first: then it receives nothing, and gloo
+    has no way to call off a send, which would last until its limit."""
     sending = _aside("send", lambda: group.broadcast(buffer))
     wait([sending, answer], return_when=FIRST_COMPLETED)
     if not sending.done():

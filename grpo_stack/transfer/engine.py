@@ -18,8 +18,8 @@ from grpo_stack.transfer import wire
 from grpo_stack.transfer.group import BROADCAST_TIMEOUT_S, JOIN_TIMEOUT_S, GlooGroup, Rendezvous
 
 SKIP_EMBEDDING_REFRESH = "GRPO_STACK_SKIP_EMBEDDING_REFRESH"
-"""Set to 1, it leaves the packed `lm_head` of a model with tied embeddings as it was. Only for the test that shows why the
-refresh is needed."""
+"""Set to 1, it leaves the packed `lm_head` of a model with tied embeddings as it was. Only for the test that shows why
+the refresh is needed."""
 
 
 @dataclass
@@ -76,11 +76,12 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Receive one announced list of tensors. The base class then waits for an accelerator, and there is none here."""
+        """Receive one announced list of tensors. The base class would wait for an accelerator after it."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: GlooUpdateInfo) -> None:
-        """Load the announced tensors as they arrive; on any fault the group is dropped, so that the trainer hears of it."""
+        """Load the announced tensors as they arrive; on any fault the group is dropped, so that the trainer hears of
+        it."""
         if self._group is None:
             raise RuntimeError("no trainer has joined: /init_weight_transfer_engine comes before /update_weights")
         try:
@@ -128,17 +129,18 @@ def _refuse_torn_layers(model: torch.nn.Module) -> None:
         info = get_layerwise_info(layer)
         if isinstance(layer, LinearBase) and info.load_numel_total and 0 < info.load_numel < info.load_numel_total:
             raise ValueError(
-                f"{name}: {info.load_numel} of {info.load_numel_total} elements were pushed; push all tensors of a fused "
-                "layer (q, k and v; gate and up; weight and bias) in one weight update"
+                f"{name}: {info.load_numel} of {info.load_numel_total} elements were pushed; push all tensors of "
+                "a fused layer (q, k and v; gate and up; weight and bias) in one weight update"
             )
 
 
 def _refresh_embeddings(model: torch.nn.Module) -> None:
     """Repack the matrices that CPU embeddings multiply with.
 
-    With tied embeddings `lm_head` shares the parameter of `embed_tokens`, but on the CPU it multiplies with a packed copy
-    made when the model was loaded. Reloading replaces the parameter's values and repacks only for the module whose weight
-    the checkpoint names (vLLM 0.28, `model_loader/reload`, limitation 2), so the logits would stay those of the old weights.
+    With tied embeddings `lm_head` shares the parameter of `embed_tokens`, but on the CPU it multiplies with a packed
+    copy made when the model was loaded. Reloading replaces the parameter's values and repacks only for the module
+    whose weight the checkpoint names (vLLM 0.28, `model_loader/reload`, limitation 2), so the logits would stay those
+    of the old weights.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 

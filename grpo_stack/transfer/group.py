@@ -1,8 +1,8 @@
 """A gloo group of the trainer (rank 0) and the server's workers, apart from any other group in the process.
 
 `torch.distributed.init_process_group` would claim the one default group that accelerate or vLLM own already, and its
-rendezvous has no way to say which address to listen on. So the store and the backend are made directly, as vLLM does for
-its own side groups (vLLM 0.28, `distributed/utils.py`).
+rendezvous has no way to say which address to listen on. So the store and the backend are made directly, as vLLM does
+for its own side groups (vLLM 0.28, `distributed/utils.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 JOIN_TIMEOUT_S = 120.0
-"""For meeting in the store and connecting; both ends are up when it starts, so this only has to outlast a slow machine."""
+"""For meeting in the store and connecting; both ends are up by then, so it only has to outlast a slow machine."""
 
 BROADCAST_TIMEOUT_S = 120.0
 """For each buffer. Long enough for a peer that is stopped for a moment, and the end of waiting for one that is dead."""
@@ -39,8 +39,8 @@ class GlooGroup:
         self._store: Any = _open_store(where, join_timeout_s)
         options = ProcessGroupGloo._Options()
         options._timeout = timedelta(seconds=join_timeout_s)
-        # gloo by itself listens on whatever this host's name resolves to; in a container with two networks that can be the
-        # one the other side is not on.
+        # gloo by itself listens on whatever this host's name resolves to; in a container with two networks that can be
+        # the one the other side is not on.
         options._devices = [ProcessGroupGloo.create_device(hostname=_own_address(where))]
         self._group: Any = ProcessGroupGloo(PrefixStore("weights", self._store), where.rank, where.world_size, options)
         self._timeout = timedelta(seconds=broadcast_timeout_s)
@@ -74,12 +74,13 @@ def _open_store(where: Rendezvous, timeout_s: float) -> Any:
 
     listener = None
     if where.rank == 0:
-        # Bound here for SO_REUSEADDR (a trainer that restarts must get its port back while old connections time out), and
-        # to every address: a service name can resolve to more than one.
+        # Bound here for SO_REUSEADDR (a trainer that restarts must get its port back while old connections time out),
+        # and to every address: a service name can resolve to more than one.
         listener = socket.create_server(("", where.port))
     timeout = timedelta(seconds=timeout_s)
     fd = None if listener is None else listener.detach()
-    # Waiting for the workers here would hold up rank 0 before it can ask the server to connect; gloo waits for all anyway.
+    # Waiting for the workers here would hold up rank 0 before it can ask the server to connect; gloo waits for all
+    # anyway.
     return TCPStore(
         where.address,
         where.port,

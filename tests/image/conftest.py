@@ -51,7 +51,7 @@ class Pair:
     def difference(self) -> float:
         """The largest gap between the server's log-probs of tokens it sampled and the trainer's of the same tokens."""
         prompt = [5, 9, 20, 33, 7, 8, 12, 40, 22, 31]
-        answer = self.client.generate([prompt], n=4, max_tokens=12, logprobs=0)
+        answer = self.client.generate([prompt], n=2, max_tokens=8, logprobs=0)
         worst = 0.0
         for tokens, logprobs in zip(answer["completion_ids"], answer["logprobs"], strict=True):
             with torch.no_grad():
@@ -63,7 +63,7 @@ class Pair:
 
 
 def write_model(folder: Path, tied: bool) -> None:
-    """A tiny random Qwen2: biases on q, k and v, fewer heads for k and v than for q, and so every kind of dense weight."""
+    """A tiny random Qwen2: biases on q, k and v, fewer heads for k and v than for q: every kind of dense weight."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tokenizer = demo.tokenizer()

@@ -1,5 +1,5 @@
-"""A Hugging Face Hub on a local port, for what `huggingface_hub` asks of it. It answers 501 to whatever it does not know,
-and keeps those questions in `unknown`, so that a test sees a client that has begun to ask for more."""
+"""A Hugging Face Hub on a local port, for what `huggingface_hub` asks of it. It answers 501 to whatever it does not
+know, and keeps those questions in `unknown`, so that a test sees a client that has begun to ask for more."""
 
 from __future__ import annotations
 

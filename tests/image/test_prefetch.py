@@ -164,7 +164,8 @@ def test_offline_and_not_in_the_cache(hub: FakeHub, run: Run) -> None:
 
     assert done.returncode == 3
     assert problems(done) == [
-        "model: org/open: not in the cache, and HF_HUB_OFFLINE is set; run once without it, on a host that reaches the Hub"
+        "model: org/open: not in the cache, and HF_HUB_OFFLINE is set; "
+        "run once without it, on a host that reaches the Hub"
     ]
     assert hub.asked == []
 

@@ -73,7 +73,6 @@ def test_three_pushes_in_a_row_leave_the_server_with_the_trainers_weights(pair: 
 def test_each_kind_of_weight_arrives_when_it_alone_has_changed(pair: Pair, kind: str) -> None:
     for push in (pair.push, pair.push_one_by_one):
         pair.reset()
-        assert pair.difference() <= EQUAL
         change(pair, kind)
         assert pair.difference() > 10 * EQUAL, "the change must show, or its arrival proves nothing"
 
