@@ -43,6 +43,7 @@ class Data:
     config: str | None = None
     """Configuration of a Hub dataset that has several."""
     split: str = "train"
+    """Split of the dataset to train on."""
     revision: str | None = None
     """Commit, tag or branch of the Hub dataset."""
     rewards: tuple[str, ...] = ("accuracy_reward",)

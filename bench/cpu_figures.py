@@ -1,0 +1,153 @@
+"""Figures of the CPU demo on this machine: `make bench-cpu`, or `python bench/cpu_figures.py --label second`.
+
+Runs `make up` with a few steps and notes when each phase began, and how much memory each container took at most. The figure of
+the first `make up` is that of a machine without images, build cache or Docker: run it there, with `--label first`. Results are
+added to docs/benchmarks.json, and docs/benchmarks.md is written from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "benchmarks.json"
+PAGE = ROOT / "docs" / "benchmarks.md"
+PROJECT = "grpo-stack-bench"
+
+PHASES = {
+    "building": "building the images",
+    "loading": "server loading",
+    "ready": "server ready after",
+    "first step": "step 1/",
+    "second step": "step 2/",
+    "stopped": "stopped;",
+}
+
+
+def machine() -> str:
+    """CPU model, cores and memory."""
+    info = Path("/proc/cpuinfo").read_text()
+    model = next(
+        (line.partition(": ")[2] for line in info.splitlines() if line.startswith("model name")), platform.machine()
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB"
+
+
+def seconds_of(*words: str, runs: int = 7) -> float:
+    """Median wall time of a command, in seconds."""
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - began)
+    return round(statistics.median(times), 3)
+
+
+class MemoryWatch(threading.Thread):
+    """Highest memory of each service of the project, in GiB, as `docker stats` tells it."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.highest: dict[str, float] = {}
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        while not self.done.wait(1):
+            argv = ["docker", "stats", "--no-stream", "--format", "{{.Name}} {{.MemUsage}}"]
+            for line in subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines():
+                name, used = line.split()[:2]
+                if name.startswith(PROJECT):
+                    service = name.removeprefix(f"{PROJECT}-").rpartition("-")[0]
+                    self.highest[service] = max(self.highest.get(service, 0.0), _gib(used))
+
+
+def _gib(text: str) -> float:
+    for unit, size in (("GiB", 1.0), ("MiB", 2.0**-10), ("KiB", 2.0**-20), ("B", 2.0**-30)):
+        if text.endswith(unit):
+            return round(float(text.removesuffix(unit)) * size, 2)
+    raise ValueError(f"docker stats wrote {text!r}")
+
+
+def run_demo(steps: int) -> dict[str, object]:
+    """`make up` with `steps` steps: seconds from its start to each phase, memory, and the steps' own seconds."""
+    with tempfile.TemporaryDirectory() as outputs:
+        args = f"--project {PROJECT} --outputs {outputs} --run bench --set trainer.args.max_steps={steps}"
+        memory = MemoryWatch()
+        memory.start()
+        began = time.monotonic()
+        child = subprocess.Popen(
+            ["make", "up", f"ARGS={args}"], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        )
+        assert child.stderr is not None
+        seen: dict[str, float] = {}
+        for line in child.stderr:
+            sys.stderr.write(line)
+            for name, text in PHASES.items():
+                if text in line:
+                    seen.setdefault(name, round(time.monotonic() - began, 1))
+        code = child.wait()
+        memory.done.set()
+        if code:
+            raise SystemExit(f"make up ended with exit code {code}; nothing was measured")
+        metrics = [json.loads(line) for line in (Path(outputs) / "bench" / "metrics.jsonl").read_text().splitlines()]
+    later = [step["seconds/step"] for step in metrics[1:]]
+    return {"seconds to": seen, "memory GiB": memory.highest, "seconds a step": round(statistics.median(later), 2)}
+
+
+def page(results: list[dict[str, object]]) -> str:
+    lines = [
+        "# Figures",
+        "",
+        "Written by `bench/cpu_figures.py` from `docs/benchmarks.json`. The CPU demo (SmolLM2-135M-Instruct, 16 completions of 24 tokens a",
+        "step) shows that the loop works; it says nothing about GPUs.",
+        "",
+        "| Run | Machine | `--help` | `render` | `make up` → first step | ready → first step | a step | server | trainer |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in results:
+        seen, memory = row["seconds to"], row["memory GiB"]
+        first = seen["first step"]  # type: ignore[index]
+        cells = [row["label"], row["machine"], f"{row['help s']} s", f"{row['render s']} s", f"{first:.0f} s"]
+        cells += [f"{first - seen['ready']:.0f} s", f"{row['seconds a step']} s"]  # type: ignore[index]
+        cells += [f"{memory.get(name, 0):.1f} GiB" for name in ("vllm-server", "trainer")]  # type: ignore[attr-defined]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--label", default="second", help="first: on a machine that has nothing yet; second: any later run"
+    )
+    parser.add_argument("--steps", type=int, default=4)
+    given = parser.parse_args()
+    found = run_demo(given.steps)
+    command = str(ROOT / ".venv" / "bin" / "grpo-stack")
+    row = {
+        "label": given.label,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "help s": seconds_of(command, "--help"),
+        "render s": seconds_of(command, "render"),
+        **found,
+    }
+    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    rows = [*(old for old in rows if old["label"] != given.label), row]
+    RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
+    PAGE.write_text(page(rows))
+    print(PAGE.read_text(), end="")
+
+
+if __name__ == "__main__":
+    main()
