@@ -16,6 +16,7 @@ from grpo_stack import pins, words
 from grpo_stack.pins import Pins
 from grpo_stack.schema import Scalar
 from grpo_stack.spec import StackSpec, is_file, is_path, is_reward_file
+from grpo_stack.split import COLOCATE, SEPARATE, SHARED, Split
 from grpo_stack.words import Word
 
 SERVER = "vllm-server"
@@ -44,6 +45,9 @@ ULIMITS = {
 """Per role. GPUs need pinned memory without a limit, and NCCL a socket for each of many channels; the CPU stack stays within
 what an engine may grant that cannot raise its own limits (rootless, or itself in a container)."""
 
+SHARED_SERVER_MEMORY, SHARED_TRAINER_MEMORY = 0.3, 0.6
+"""Shares of one GPU that both sides use: what runs 0.5B and 7.6B models on one H200, with a rest for CUDA itself."""
+
 CALL_TIMEOUT_S = 20
 """How long one readiness check may take in all, its one-token completion included."""
 
@@ -67,7 +71,8 @@ class Role:
     gate: tuple[Word, ...] = ()
     """Words in front of `argv` that wait for the server and then become the command."""
     env: Mapping[str, Word] = field(default_factory=dict)
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+    """NVML indices or UUIDs; nothing else is visible in the container."""
     mounts: tuple[Mount, ...] = ()
     probe: tuple[Word, ...] = ()
     """A command that succeeds once the role is ready; empty: there is nothing to wait for."""
@@ -87,8 +92,11 @@ class Role:
 @dataclass(frozen=True)
 class StackPlan:
     prefetch: Role
-    server: Role
+    server: Role | None
+    """None for `colocate`, where the trainer generates by itself."""
     trainer: Role
+    split: Split | None
+    """None on the CPU."""
     accelerator: str
     pins: Pins
     source: str
@@ -96,17 +104,18 @@ class StackPlan:
     boot_timeout_s: int
 
     @property
-    def roles(self) -> tuple[Role, Role, Role]:
+    def roles(self) -> tuple[Role, ...]:
         """All of them, in the order in which they start."""
-        return (self.prefetch, self.server, self.trainer)
+        return tuple(role for role in (self.prefetch, self.server, self.trainer) if role)
 
 
 def derive(spec: StackSpec) -> StackPlan:
     """The plan for `spec`; it depends on nothing else, and the same spec gives the same plan."""
     return StackPlan(
         prefetch=_prefetch(spec),
-        server=_server(spec),
+        server=None if _mode(spec) == COLOCATE else _server(spec),
         trainer=_trainer(spec),
+        split=None if spec.accelerator == "cpu" else spec.gpus,
         accelerator=spec.accelerator,
         pins=pins.find(spec.pins),
         source=spec.source,
@@ -163,7 +172,7 @@ def _server(spec: StackSpec) -> Role:
     argv += _option("--revision", spec.revision)
     argv += _option("--dtype", _dtype(spec) if spec.accelerator == "cpu" else spec.server.dtype)
     argv += _option("--max-model-len", spec.server.max_model_len)
-    argv += _option("--gpu-memory-utilization", spec.server.gpu_memory_utilization)
+    argv += _option("--gpu-memory-utilization", _utilization(spec))
     return Role(
         name=SERVER,
         image=SERVER,
@@ -183,26 +192,37 @@ def _server(spec: StackSpec) -> Role:
 
 
 def _trainer(spec: StackSpec) -> Role:
-    gate = (
-        "grpo-stack",
-        "wait",
-        *_readiness(spec, server_url(spec)),
-        "--timeout",
-        str(spec.server.boot_timeout_s),
-        "--",
-    )
+    env = {**_reward_env(spec), **_shared_env(spec, TRAINER)}
+    if _mode(spec) == SHARED:
+        env["GRPO_STACK_GPU_MEMORY_FRACTION"] = str(SHARED_TRAINER_MEMORY)
     return Role(
         name=TRAINER,
         image=TRAINER,
-        gate=gate,
+        gate=_gate(spec),
         argv=("accelerate", "launch", *_launch(spec), "-m", "grpo_stack.train", *_training(spec)),
-        env={"VLLM_HOST_IP": TRAINER, **_reward_env(spec), **_shared_env(spec, TRAINER)},
+        env=env if _mode(spec) == COLOCATE else {"VLLM_HOST_IP": TRAINER, **env},
         gpus=spec.gpus.trainer if spec.accelerator == "cuda" else (),
         mounts=_trainer_mounts(spec),
         internet=spec.trainer.internet,
         ulimits=ULIMITS[spec.accelerator],
         shm=_shm(spec),
     )
+
+
+def _gate(spec: StackSpec) -> tuple[Word, ...]:
+    if _mode(spec) == COLOCATE:
+        return ()
+    budget = str(spec.server.boot_timeout_s)
+    return ("grpo-stack", "wait", *_readiness(spec, server_url(spec)), "--timeout", budget, "--")
+
+
+def _mode(spec: StackSpec) -> str:
+    return spec.gpus.mode if spec.accelerator == "cuda" else SEPARATE
+
+
+def _utilization(spec: StackSpec) -> float | None:
+    """vLLM's share of a GPU; where it does not have the GPU for itself, one that leaves the trainer room."""
+    return spec.server.gpu_memory_utilization or (None if _mode(spec) == SEPARATE else SHARED_SERVER_MEMORY)
 
 
 def _readiness(spec: StackSpec, url: str) -> tuple[Word, ...]:
@@ -246,13 +266,21 @@ def _training(spec: StackSpec) -> list[Word]:
     argv += ["--dataset_split", spec.data.split]
     argv += _option("--dataset_revision", spec.data.revision)
     argv += ["--rewards", *_rewards(spec), "--output_dir", run_folder(spec)]
-    argv += ["--use_vllm", "true", "--vllm_mode", "server", "--vllm_server_base_url", server_url(spec)]
-    argv += ["--vllm_group_port", str(spec.trainer.group_port), "--vllm_server_timeout", "60"]
+    argv += ["--use_vllm", "true", *_generation(spec)]
     args = {key.replace("-", "_"): value for key, value in spec.trainer.args.items()}
     defaults = {"dtype": _dtype(spec), **TRAINING_DEFAULTS[spec.accelerator]}
     for key, value in {**defaults, **args}.items():
         argv += _option(f"--{key}", value)
     return argv
+
+
+def _generation(spec: StackSpec) -> list[Word]:
+    """Who generates: the server, or vLLM inside the training processes."""
+    if _mode(spec) == COLOCATE:
+        argv: list[Word] = ["--vllm_mode", "colocate", "--vllm_gpu_memory_utilization", str(_utilization(spec))]
+        return argv + _option("--vllm_max_model_length", spec.server.max_model_len)
+    argv = ["--vllm_mode", "server", "--vllm_server_base_url", server_url(spec)]
+    return [*argv, "--vllm_group_port", str(spec.trainer.group_port), "--vllm_server_timeout", "60"]
 
 
 def _option(name: str, value: Scalar | Iterable[Scalar] | None) -> list[Word]:

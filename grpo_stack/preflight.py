@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from grpo_stack.facts import DatasetFile, Engine, GpuReading, Host, ModelFolder
 from grpo_stack.plan import StackPlan
+from grpo_stack.split import SHARED, Split
 
 ENGINE, COMPOSE = (25, 0), (2, 24)
 """What `healthcheck.start_interval` needs (Docker's documentation)."""
@@ -104,28 +105,44 @@ def _images(plan: StackPlan, facts: Facts) -> Iterable[Finding]:
 
 
 def _gpus(plan: StackPlan, facts: Facts) -> Iterable[Finding]:
-    wanted = plan.server.gpus + plan.trainer.gpus
-    if not wanted:
+    if plan.split is None:
         return
-    found = {gpu.index for gpu in facts.gpus.gpus}
-    missing = [str(gpu) for gpu in wanted if gpu not in found]
-    if not found:
+    gpus = facts.gpus.gpus
+    if not gpus:
         reason = facts.gpus.problem or "this host has none"
         yield Finding("gpus", "problem", f"no GPU found ({reason})", "run the CPU demo instead: make up, without MODEL")
-    elif missing:
-        text = f"the split names GPU {', '.join(missing)}, this host has {len(found)} ({min(found)}-{max(found)})"
-        yield Finding("gpus", "problem", text, f"choose another split, {suggest(len(found))} for example")
+        return
+    known = {name: gpu.index for gpu in gpus for name in (str(gpu.index), gpu.uuid) if name}
+    missing = [gpu for gpu in plan.split.gpus if gpu not in known]
+    if missing:
+        text = f"the split names GPU {', '.join(missing)}, this host has {len(gpus)} ({gpus[0].index}-{gpus[-1].index})"
+        yield Finding("gpus", "problem", text, f"choose another split, {suggest(len(gpus))} for example")
+    elif twice := _named_twice(plan.split, known):
+        yield Finding("gpus", "problem", f"{twice} are one GPU", "name each GPU once, by index or by UUID")
     else:
-        yield Finding("gpus", "ok", f"{len(found)} found, {len(wanted)} used")
-    if found and facts.engine and facts.engine.gpus_usable is False:
+        yield Finding("gpus", "ok", f"{len(gpus)} found, {len(plan.split.gpus)} used")
+    if plan.split.mode == SHARED:
+        fix = "give each side its own GPUs for real runs"
+        yield Finding("split", "warning", "server and trainer share one GPU, which is for development only", fix)
+    if facts.engine and facts.engine.gpus_usable is False:
         fix = "install and configure the NVIDIA Container Toolkit (docs.nvidia.com, `nvidia-ctk runtime configure`)"
         yield Finding("container toolkit", "problem", "the engine has neither NVIDIA's runtime nor a CDI device", fix)
+
+
+def _named_twice(split: Split, known: Mapping[str, int]) -> str:
+    """The first two names of the split that are one GPU, an index and a UUID."""
+    seen: dict[int, str] = {}
+    for name in split.gpus:
+        if known[name] in seen:
+            return f"{seen[known[name]]} and {name}"
+        seen[known[name]] = name
+    return ""
 
 
 def suggest(count: int) -> str:
     """A split for `count` GPUs: the server gets the largest power of two that leaves the trainer at least as many."""
     if count < 2:
-        return "the CPU demo"
+        return "shared"
     server = 1
     while server * 4 <= count:
         server *= 2
@@ -149,7 +166,7 @@ def _folders(facts: Facts) -> Iterable[Finding]:
 
 def _ports(plan: StackPlan, host: Host) -> Iterable[Finding]:
     taken = {entry.port for entry in host.ports_in_use}
-    if plan.server.publish in taken:
+    if plan.server and plan.server.publish in taken:
         text = f"port {plan.server.publish} of 127.0.0.1 is taken"
         yield Finding("server.publish", "problem", text, "choose another, or leave it out to publish none")
 

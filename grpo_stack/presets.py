@@ -13,7 +13,9 @@ GPU: dict[str, Any] = {"model": "${MODEL:-Qwen/Qwen2.5-7B}", "run": "${RUN:-run}
 DEFAULT = "4-4"
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "4-4": {**GPU, "split": "4:4"},
+    **{split.replace(":", "-"): {**GPU, "split": split} for split in ("4:4", "2:6", "1:7", "2:2", "1:3", "1:1")},
+    "shared": {"model": "${MODEL:-Qwen/Qwen2.5-0.5B}", "run": "${RUN:-run}", "split": "shared"},
+    "colocate": {"model": "${MODEL:-Qwen/Qwen2.5-0.5B}", "run": "${RUN:-run}", "split": "colocate"},
     "cpu": {
         "model": DEMO_MODEL,
         "run": "${RUN:-run}",

@@ -92,7 +92,8 @@ class StackSpec:
     accelerator: str = "cuda"
     """`cuda`, or `cpu` for the real but small stack without a GPU."""
     split: Split | None = _checked(split.parse, None)
-    """SERVER:TRAINER; default 4:4. The CPU stack has none."""
+    """SERVER:TRAINER in counts or GPU ids, `shared` (one GPU for both, for development) or `colocate` (no server);
+    default 4:4. The CPU stack has none."""
     pins: str = pins.DEFAULT
     """Locked set of package versions; `grpo-stack pins` lists them."""
     outputs: str = "./outputs"

@@ -1,4 +1,4 @@
-"""Which GPUs serve and which train: `4:4`, `0-3:4-7`, `0,2:1,3`."""
+"""Which GPUs serve and which train: `4:4`, `0-3:4-7`, `0,GPU-8a1c…:1-3`, `shared`, `colocate`."""
 
 from __future__ import annotations
 
@@ -7,73 +7,108 @@ from dataclasses import dataclass
 
 from grpo_stack.schema import Invalid
 
+SEPARATE, SHARED, COLOCATE = "separate", "shared", "colocate"
+
+EXAMPLE = "write SERVER:TRAINER, as in 4:4 (counts) or 0-3:4-7 (GPU ids), or shared, or colocate"
+
 _RANGE = re.compile(r"(\d+)-(\d+)")
+_UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True)
 class Split:
-    """GPU ids of each side, as NVML counts them; none of them on both sides."""
+    """GPU ids of each side: NVML indices or UUIDs, as `device_ids` of Compose takes them."""
 
-    server: tuple[int, ...]
-    """GPUs that serve; their number is the server's tensor-parallel size."""
-    trainer: tuple[int, ...]
+    server: tuple[str, ...]
+    """GPUs that serve; their number is the server's tensor-parallel size. Empty for `colocate`."""
+    trainer: tuple[str, ...]
     """GPUs that train, one process each."""
+    mode: str = SEPARATE
+    """`separate`: no GPU on both sides. `shared`: one GPU with both roles, for development. `colocate`: vLLM inside the
+    training processes, no server."""
+    counted: bool = False
+    """Only numbers were given; the ids are the first ones, and may be exchanged for better placed ones."""
 
     def __str__(self) -> str:
-        return f"{_show(self.server)}:{_show(self.trainer)}"
+        if self.mode == SHARED:
+            return f"shared:{self.server[0]}"
+        sides = (self.trainer,) if self.mode == COLOCATE else (self.server, self.trainer)
+        text = ":".join(_show(side) for side in sides)
+        return f"colocate:{text}" if self.mode == COLOCATE else text
 
     @property
-    def gpus(self) -> tuple[int, ...]:
-        return self.server + self.trainer
+    def gpus(self) -> tuple[str, ...]:
+        """Every GPU of it, once."""
+        return tuple(dict.fromkeys(self.server + self.trainer))
 
 
 def parse(value: object) -> Split:
-    """`SERVER:TRAINER`, each side a count (`4:4`) or ids and ranges (`0,1:2-7`); Invalid says what is wrong.
+    """The split that a text describes; Invalid says what is wrong with it.
 
-    With two counts the server gets the first GPUs and the trainer those after them. A side with a comma or a range makes
-    both sides lists of ids: `0,1:2` is GPUs 0 and 1 against GPU 2.
+    With two counts the server gets the first GPUs and the trainer those after them. A side with a comma, a range or a UUID
+    makes both sides lists of ids: `0,1:2` is GPUs 0 and 1 against GPU 2. `shared` and `colocate` take GPU 0, or the ids
+    after a colon.
     """
-    example = "write SERVER:TRAINER, as in 4:4 (counts) or 0-3:4-7 (GPU ids)"
     if not isinstance(value, str):
         # YAML 1.1 reads an unquoted 4:4 as the base-60 number 244.
-        raise Invalid(f"{value!r} is no split; {example}, in quotes")
-    sides = value.replace(" ", "").split(":")
+        raise Invalid(f"{value!r} is no split; {EXAMPLE}, in quotes")
+    text = value.replace(" ", "")
+    mode, _, rest = text.partition(":")
+    if mode in (SHARED, COLOCATE):
+        return _one_side(mode, _ids(rest) if rest else ("0",))
+    sides = text.split(":")
     if len(sides) != 2 or not all(sides):
-        raise Invalid(f"{value!r} does not name two sides; {example}")
-    if all(side.isdigit() for side in sides):
-        return _by_count(*(int(side) for side in sides))
+        raise Invalid(f"{value!r} does not name two sides; {EXAMPLE}")
+    if all(side.isdecimal() for side in sides):
+        return by_count(*(int(side) for side in sides))
     server, trainer = (_ids(side) for side in sides)
     for gpu in server:
         if gpu in trainer:
-            raise Invalid(f"GPU {gpu} would serve and train; give each side its own")
+            raise Invalid(f"GPU {gpu} would serve and train; give each side its own, or write shared:{gpu}")
     return Split(server, trainer)
 
 
-def _by_count(server: int, trainer: int) -> Split:
+def by_count(server: int, trainer: int) -> Split:
+    """The first `server` GPUs against the `trainer` ones after them."""
     if server == 0 or trainer == 0:
         raise Invalid(f"{server}:{trainer} leaves one side without a GPU; each needs at least one")
-    return Split(tuple(range(server)), tuple(range(server, server + trainer)))
+    ids = tuple(str(gpu) for gpu in range(server + trainer))
+    return Split(ids[:server], ids[server:], counted=True)
 
 
-def _ids(side: str) -> tuple[int, ...]:
-    ids: list[int] = []
+def _one_side(mode: str, ids: tuple[str, ...]) -> Split:
+    if mode == COLOCATE:
+        return Split((), ids, COLOCATE)
+    if len(ids) > 1:
+        raise Invalid(f"shared takes one GPU, {len(ids)} are named; with more, give each side its own: SERVER:TRAINER")
+    return Split(ids, ids, SHARED)
+
+
+def _ids(side: str) -> tuple[str, ...]:
+    ids: list[str] = []
     for item in side.split(","):
         if match := _RANGE.fullmatch(item):
             first, last = int(match[1]), int(match[2])
             if last < first:
                 raise Invalid(f"range {item} runs backwards; write {last}-{first}")
-            ids += range(first, last + 1)
-        elif item.isdigit():
-            ids.append(int(item))
+            ids += (str(gpu) for gpu in range(first, last + 1))
+        elif item.isdecimal():
+            ids.append(str(int(item)))
+        elif _UUID.fullmatch(item):
+            ids.append(item)
+        elif item.startswith("MIG-"):
+            raise Invalid(f"{item} is a MIG slice, which NCCL cannot use for a weight push; name whole GPUs")
         else:
-            raise Invalid(f"{item!r} is no GPU id; write ids and ranges, as in 0,2-3:4-7")
+            raise Invalid(f"{item!r} is no GPU id; write ids, ranges and UUIDs, as in 0,2-3:4-7")
     for gpu in ids:
         if ids.count(gpu) > 1:
             raise Invalid(f"GPU {gpu} is named twice on one side; name each once")
     return tuple(ids)
 
 
-def _show(ids: tuple[int, ...]) -> str:
-    if len(ids) > 1 and ids == tuple(range(ids[0], ids[-1] + 1)):
-        return f"{ids[0]}-{ids[-1]}"
-    return ",".join(str(gpu) for gpu in ids)
+def _show(ids: tuple[str, ...]) -> str:
+    if len(ids) > 1 and all(gpu.isdecimal() for gpu in ids):
+        numbers = tuple(int(gpu) for gpu in ids)
+        if numbers == tuple(range(numbers[0], numbers[-1] + 1)):
+            return f"{ids[0]}-{ids[-1]}"
+    return ",".join(ids)

@@ -42,14 +42,14 @@ TABLE = {
     "schema": Row(pure=True),
     "split": Row("schema", pure=True),
     "spec": Row("errors pins schema split words", pure=True),
-    "plan": Row("pins schema spec words", pure=True),
+    "plan": Row("pins schema spec split words", pure=True),
     "render": Row(pure=True),
-    "render.compose": Row("plan render words", pure=True),
+    "render.compose": Row("plan render split words", pure=True),
     "render.yamltext": Row("words", pure=True),
     "render.slurm": Row("plan render words", pure=True, later=True),
     "render.kubernetes": Row("plan render words", pure=True, later=True),
     "memory": Row("facts", pure=True, later=True),
-    "preflight": Row("facts memory plan", pure=True),
+    "preflight": Row("facts memory plan split", pure=True),
     # the edges: one module for each outside thing
     "time_limit": Row(),
     "http_call": Row("time_limit"),
@@ -63,9 +63,7 @@ TABLE = {
     "supervise": Row("errors readiness vllm_api", later=True),
     "description": Row("errors presets render spec"),
     "bundle": Row("description plan render"),
-    "start": Row(
-        "bundle description engine errors facts gpus host lifecycle plan preflight presets render spec words"
-    ),
+    "start": Row("bundle description engine errors facts gpus host lifecycle plan preflight presets render spec words"),
     # the command line
     "arguments": Row("errors"),
     "cli": Row(
@@ -80,7 +78,7 @@ TABLE = {
     "callback": Row("metrics"),
     "hub": Row("errors"),
     "prefetch": Row("bundled dataset demo errors hub rewards"),
-    "train": Row("callback dataset errors metrics rewards transfer"),
+    "train": Row("callback dataset errors hub metrics rewards transfer"),
     "transfer": Row(),
     "transfer.client": Row("errors transfer"),
     "transfer.engine": Row("transfer"),

@@ -115,7 +115,7 @@ def test_bytes_that_are_no_text_are_refused_by_name(tmp_path, monkeypatch):
     [
         ({"file": "none.yaml"}, "none.yaml: there is no such file"),
         ({"file": "a", "preset": "b"}, "--file and --preset exclude each other"),
-        ({"preset": "9-9"}, "--preset: there is none called '9-9'; known: 4-4, cpu"),
+        ({"preset": "9-9"}, "--preset: there is none called '9-9'; known: 4-4, 2-6, 1-7"),
         ({"settings": ["max_steps"]}, "--set max_steps: write KEY=VALUE"),
         ({"settings": ["server.prot=1"]}, "description: server.prot: unknown key; did you mean `port`?"),
     ],

@@ -28,7 +28,7 @@ def test_the_server_of_the_default_split_runs_exactly_what_trl_asks_for():
 def test_each_side_gets_its_own_gpus_and_the_parallelism_that_follows():
     planned = derive({"split": "0,1:2-7"})
 
-    assert (planned.server.gpus, planned.trainer.gpus) == ((0, 1), (2, 3, 4, 5, 6, 7))
+    assert (planned.server.gpus, planned.trainer.gpus) == (("0", "1"), ("2", "3", "4", "5", "6", "7"))
     assert value(planned.server, "--tensor-parallel-size") == "2"
     assert value(planned.trainer, "--num_processes") == "6"
 
@@ -138,3 +138,27 @@ def test_the_cpu_stack_has_no_gpu_no_nccl_and_full_precision_on_both_sides():
     assert value(planned.server, "--dtype") == value(planned.trainer, "--dtype") == "float32"
     assert "--cpu" in argv(planned.trainer)
     assert not [name for role in planned.roles for name in role.env if name.startswith("NCCL_")]
+
+
+def test_two_roles_on_one_gpu_are_two_hosts_with_limited_memory_each():
+    planned = derive({"split": "shared:3"})
+
+    assert planned.server.gpus == planned.trainer.gpus == ("3",)
+    assert planned.server.env["NCCL_HOSTID"] != planned.trainer.env["NCCL_HOSTID"]
+    share = float(value(planned.server, "--gpu-memory-utilization"))
+    assert share + float(planned.trainer.env["GRPO_STACK_GPU_MEMORY_FRACTION"]) < 1
+    assert (
+        value(derive({"split": "shared", "server": {"gpu_memory_utilization": 0.2}}).server, "--gpu-memory-utilization")
+        == "0.2"
+    )
+
+
+def test_colocate_has_no_server_and_nothing_to_wait_for():
+    planned = derive({"split": "colocate:1", "server": {"max_model_len": 512}})
+
+    assert planned.server is None
+    assert [role.name for role in planned.roles] == ["prefetch", "trainer"]
+    assert (planned.trainer.gate, planned.trainer.gpus) == ((), ("1",))
+    assert value(planned.trainer, "--vllm_mode") == "colocate"
+    assert value(planned.trainer, "--vllm_max_model_length") == "512"
+    assert not {"--vllm_server_base_url", "--vllm_group_port"} & set(argv(planned.trainer))

@@ -36,7 +36,11 @@ HOST = Host(
 
 def gpus(count):
     fields = {field.name: None for field in dataclasses.fields(Gpu)} | {"links": ()}
-    return GpuReading(tuple(Gpu(**{**fields, "index": index}) for index in range(count)))
+    return GpuReading(tuple(Gpu(**{**fields, "index": index, "uuid": uuid(index)}) for index in range(count)))
+
+
+def uuid(index):
+    return f"GPU-8a1c6c1e-0000-1111-2222-33334444555{index}"
 
 
 WELL = Facts(host=HOST, engine=ENGINE, gpus=gpus(8))
@@ -141,3 +145,19 @@ def test_built_images_need_little_space_and_the_cpu_stack_no_gpu():
 @pytest.mark.parametrize(("count", "split"), [(2, "1:1"), (3, "1:2"), (4, "2:2"), (6, "2:4"), (7, "2:5"), (8, "4:4")])
 def test_the_split_for_a_number_of_gpus_gives_the_server_a_power_of_two(count, split):
     assert preflight.suggest(count) == split
+
+
+def test_a_gpu_named_by_uuid_is_found_and_not_counted_twice():
+    assert problems({"split": f"{uuid(0)}:1"}) == []
+    assert problems({"split": f"{uuid(1)},0:1"}) == [
+        f"gpus: {uuid(1)} and 1 are one GPU; name each GPU once, by index or by UUID"
+    ]
+    assert problems({"split": f"{uuid(9)}:1"})[0].startswith(
+        f"gpus: the split names GPU {uuid(9)}, this host has 8 (0-7)"
+    )
+
+
+def test_a_shared_gpu_is_warned_about():
+    (warning,) = [str(finding) for finding in check({"split": "shared"}) if finding.level == "warning"]
+
+    assert "development only" in warning

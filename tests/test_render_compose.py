@@ -202,3 +202,21 @@ def test_yaml_text_of_any_string_reads_back_as_that_string(text):
     from grpo_stack.render import yamltext
 
     assert read_yaml(yamltext.dump({"key": [text], "other": text})) == {"key": [text], "other": text}
+
+
+def test_a_shared_gpu_is_reserved_by_both_and_the_header_warns():
+    text = compose.render(plan.derive(spec.read({"split": "shared:2"})), "t")["compose.yaml"]
+    services = read_yaml(text)["services"]
+
+    for name in ("vllm-server", "trainer"):
+        (device,) = services[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert device["device_ids"] == ["2"]
+    assert "# Both sides share one GPU: for development and tests, not for production." in text
+
+
+def test_colocate_renders_a_trainer_that_needs_only_its_downloads():
+    services = render({"split": "colocate"})["services"]
+
+    assert set(services) == {"prefetch", "trainer"}
+    assert set(services["trainer"]["depends_on"]) == {"prefetch"}
+    assert "entrypoint" not in services["trainer"]

@@ -15,8 +15,8 @@ def test_nothing_described_is_the_published_recipe_on_eight_gpus():
     described = spec.read(None)
 
     assert described.model == Variable("MODEL", "Qwen/Qwen2.5-7B")
-    assert described.gpus.server == (0, 1, 2, 3)
-    assert described.gpus.trainer == (4, 5, 6, 7)
+    assert described.gpus.server == ("0", "1", "2", "3")
+    assert described.gpus.trainer == ("4", "5", "6", "7")
     assert described.data.dataset == "trl-lib/DeepMath-103K"
     assert described.data.rewards == ("accuracy_reward",)
 

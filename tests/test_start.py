@@ -46,9 +46,8 @@ def test_without_gpu_a_wish_is_kept_for_the_checks_to_answer(flags, load):
     assert start.choose(described, NO_GPU) == described
 
 
-def test_one_gpu_is_said_to_be_too_few(load):
-    with pytest.raises(HostError, match="server and trainer need one each"):
-        start.choose(load(), gpus(1))
+def test_one_gpu_means_generating_inside_the_trainer(load):
+    assert start.choose(load(), gpus(1)).spec.gpus.mode == "colocate"
 
 
 def test_a_run_is_named_after_model_and_time_unless_it_has_a_name(load):

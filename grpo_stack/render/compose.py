@@ -13,6 +13,7 @@ from grpo_stack import plan as planning
 from grpo_stack import words
 from grpo_stack.plan import Mount, Role, StackPlan
 from grpo_stack.render import yamltext
+from grpo_stack.split import SHARED
 from grpo_stack.words import Word
 
 FILE = "compose.yaml"
@@ -47,8 +48,10 @@ def render(plan: StackPlan, command: str) -> dict[str, str]:
 
 def _header(plan: StackPlan, command: str) -> tuple[str, ...]:
     lines = [f"Made by: {command}", "Change the description and render again; edits here are lost.", ""]
-    for role in (plan.server, plan.trainer):
+    for role in plan.roles[1:]:
         lines += [f"{role.name}:", f"    {shell_line(role.argv)}", ""]
+    if plan.split and plan.split.mode == SHARED:
+        lines += ["Both sides share one GPU: for development and tests, not for production.", ""]
     lines.append("Taken from the environment of `docker compose`:")
     lines += [f"    {name}: {meaning}" for name, meaning in SETTINGS.items()]
     return tuple(lines)
@@ -125,8 +128,8 @@ def _bind(mount: Mount) -> dict[str, Any]:
     return {**bind, "read_only": mount.read_only, "bind": {"create_host_path": False}}
 
 
-def _reservation(gpus: tuple[int, ...]) -> dict[str, Any]:
-    device = {"driver": "nvidia", "device_ids": [str(gpu) for gpu in gpus], "capabilities": ["gpu"]}
+def _reservation(gpus: tuple[str, ...]) -> dict[str, Any]:
+    device = {"driver": "nvidia", "device_ids": list(gpus), "capabilities": ["gpu"]}
     return {"resources": {"reservations": {"devices": [device]}}}
 
 
@@ -146,7 +149,7 @@ def _dependencies(role: Role, plan: StackPlan) -> dict[str, Any]:
     if role is plan.prefetch:
         return {}
     needs = {plan.prefetch.name: {"condition": "service_completed_successfully"}}
-    if role is plan.trainer:
+    if role is plan.trainer and plan.server:
         needs[plan.server.name] = {"condition": "service_healthy"}
     return needs
 
