@@ -3,7 +3,7 @@
 #
 #   UV=/path/to/uv requirements/other_pythons.sh VERSION… -- PYTEST-ARGUMENT…
 #
-# Says which versions were found and which were not. Exit code: 0 if every found one passes.
+# They run two at a time, each into .cache/test-VERSION.log. Says which versions were found and which were not. Exit code: 0 if every found one passes.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -26,14 +26,35 @@ find_python() {
     return 1
 }
 
+# finish VERSION:PROCESS…: wait for them, show one line of each that passed and all of each that did not
+finish() {
+    for one in "$@"; do
+        version=${one%:*}
+        if wait "${one#*:}"; then
+            echo "Python $version: $(tail -n 1 "$root/.cache/test-$version.log")" >&2
+        else
+            failed="$failed $version"
+            cat "$root/.cache/test-$version.log" >&2
+        fi
+    done
+}
+
 failed=
+running=
 for version in $versions; do
     if ! python=$(find_python "$version"); then
         echo "Python $version: not on this host, skipped" >&2
         continue
     fi
-    echo "Python $version: $python" >&2
     "$root/requirements/venv.sh" "$root/.cache/venv-$version" requirements/dev.txt "$python"
-    "$root/.cache/venv-$version/bin/python" -m pytest "$@" || failed="$failed $version"
+    "$root/.cache/venv-$version/bin/python" -m pytest "$@" > "$root/.cache/test-$version.log" 2>&1 &
+    # Two at a time: some tests measure a budget in real time, and more than two would starve each other on two cores.
+    if [ -n "$running" ]; then
+        finish "$running" "$version:$!"
+        running=
+    else
+        running="$version:$!"
+    fi
 done
-[ -z "$failed" ] || { echo "failed under Python$failed" >&2; exit 1; }
+[ -z "$running" ] || finish "$running"
+[ -z "$failed" ] || { echo "failed under Python$failed; logs: .cache/test-VERSION.log" >&2; exit 1; }
