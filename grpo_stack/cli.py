@@ -74,14 +74,15 @@ def _up(args: argparse.Namespace) -> int:
     found = gpus.read()
     described = start.choose(start.settled(_describe(args), os.environ), found)
     described = start.named(described, time.localtime())
-    findings = start.check(described, plan.derive(described.spec), found, with_engine=args.check != "description")
+    planned = plan.derive(described.spec)
+    findings = start.check(described, planned, found, with_engine=args.check != "description")
     if args.check == "all":
         for finding in findings:
             print(f"{finding.level:8} {finding}")
     start.demand(findings)
     if args.check:
         return 0
-    stack = start.write(described, args.project)
+    stack = start.write(described, planned, args.project)
     try:
         with Progress(sys.stderr) as progress:
             progress.phase(f"run {stack.run_folder.name}, files in {stack.run_folder}")

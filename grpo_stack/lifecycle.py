@@ -47,6 +47,8 @@ class Stack:
     """Environment of `docker compose`."""
     client: str
     """A docker command that has Compose."""
+    services: tuple[str, ...]
+    """In the order in which they start; without vllm-server where the trainer generates by itself."""
 
     def compose(self, *words: str) -> list[str]:
         base = [self.client, "compose", "--project-name", self.project, "--file", str(self.file)]
@@ -122,7 +124,8 @@ def _start(stack: Stack, progress: Progress) -> None:
             time.sleep(POLL_S)
     if child.returncode:
         _raise_for_failed(stack, _tail(log, 3))
-    progress.phase(f"server ready after {time.monotonic() - began:.0f} s")
+    if SERVER in stack.services:
+        progress.phase(f"server ready after {time.monotonic() - began:.0f} s")
 
 
 def _report_start(boxes: Mapping[str, Container], phase: str, began: float, progress: Progress) -> tuple[str, float]:
@@ -146,7 +149,7 @@ def _report_start(boxes: Mapping[str, Container], phase: str, began: float, prog
 def _raise_for_failed(stack: Stack, output: list[str]) -> None:
     """Name the service that failed, with its own last words; the exit code is its own where it means something."""
     boxes = {box.service: box for box in engine.containers(stack.project, log_lines=15)}
-    for name in (PREFETCH, SERVER, TRAINER):
+    for name in stack.services:
         box = boxes.get(name)
         if box is None or box.state == "created" or (box.state == "running" and box.health != "unhealthy"):
             continue
@@ -181,7 +184,7 @@ def _follow(stack: Stack, progress: Progress) -> int:
             for line in next(steps):
                 progress.phase(describe_step(json.loads(line)))
             return _ended(stack, trainer)
-        if server is None or server.state in ("exited", "dead"):
+        if SERVER in stack.services and (server is None or server.state in ("exited", "dead")):
             _raise_for_failed(stack, [])
         if trainer.last_lines:
             progress.detail(trainer.last_lines[-1])
@@ -226,7 +229,7 @@ def _new_lines(file: Path) -> Iterator[list[str]]:
 
 def _save_logs(stack: Stack) -> None:
     """Keep what the services said; best effort, since it must not hide why the run ended."""
-    for service in (PREFETCH, SERVER, TRAINER):
+    for service in stack.services:
         argv = stack.compose("logs", "--no-color", "--no-log-prefix", "--timestamps", service)
         with (stack.logs / f"{service}.log").open("w") as output, _child(argv, stack, output) as child:
             try:

@@ -91,7 +91,7 @@ def demand(findings: tuple[Finding, ...]) -> None:
         raise kind(str(problem) for problem in problems)
 
 
-def write(described: Description, project: str) -> Stack:
+def write(described: Description, planned: StackPlan, project: str) -> Stack:
     """Make the run's folder, with the description and the Compose file in it, and say how to run it."""
     directory = described.directory.absolute()
     outputs = Path(description.absolute(described.spec.outputs, directory))
@@ -104,7 +104,8 @@ def write(described: Description, project: str) -> Stack:
         if os.getuid() == 0:
             shutil.chown(folder, uid, gid)
     env = {**os.environ, "GRPO_STACK_UID": str(uid), "GRPO_STACK_GID": str(gid)}
-    return Stack(project, run / compose.FILE, directory, run, env, engine.find_client())
+    services = tuple(role.name for role in planned.roles)
+    return Stack(project, run / compose.FILE, directory, run, env, engine.find_client(), services)
 
 
 def owner() -> tuple[int, int]:
