@@ -7,17 +7,15 @@ then taken down in order.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_stack import engine
+from grpo_stack.children import child, interruptible, tail
 from grpo_stack.errors import ChildError, HostError, RunError
 from grpo_stack.facts import Container
 from grpo_stack.plan import PREFETCH, SERVER, TRAINER
@@ -65,7 +63,7 @@ def up(stack: Stack, progress: Progress) -> int:
     Raises HostError if the images cannot be built, ChildError with the exit code of a service that failed, RunError if the
     server ended before the trainer, KeyboardInterrupt on SIGINT or SIGTERM.
     """
-    with _interruptible():
+    with interruptible():
         _refuse_second(stack)
         try:
             _build(stack, progress)
@@ -108,22 +106,21 @@ def _build(stack: Stack, progress: Progress) -> None:
     log = stack.logs / "build.log"
     code = _run_logged(stack, ("--progress", "plain", "build"), log, BUILD_LIMIT_S, progress)
     if code:
-        tail = "\n".join(f"    {line}" for line in _tail(log, 12))
-        raise HostError(f"the images could not be built; the last lines of {log}:\n{tail}")
+        raise HostError(f"the images could not be built; the last lines of {log}:\n{_quoted(tail(log, 12))}")
 
 
 def _start(stack: Stack, progress: Progress) -> None:
     """Start all services in order; returns once the trainer runs."""
     log = stack.logs / "up.log"
-    with log.open("w") as output, _child(stack.compose("up", "--detach", "--no-build"), stack, output) as child:
+    with log.open("w") as output, child(stack.compose("up", "--detach", "--no-build"), stack.env, output) as process:
         phase = ""
         began = time.monotonic()
-        while child.poll() is None:
+        while process.poll() is None:
             boxes = {box.service: box for box in engine.containers(stack.project, log_lines=1)}
             phase, began = _report_start(boxes, phase, began, progress)
             time.sleep(POLL_S)
-    if child.returncode:
-        _raise_for_failed(stack, _tail(log, 3))
+    if process.returncode:
+        _raise_for_failed(stack, tail(log, 3))
     if SERVER in stack.services:
         progress.phase(f"server ready after {time.monotonic() - began:.0f} s")
 
@@ -153,11 +150,12 @@ def _raise_for_failed(stack: Stack, output: list[str]) -> None:
         box = boxes.get(name)
         if box is None or box.state == "created" or (box.state == "running" and box.health != "unhealthy"):
             continue
-        said = "\n".join(f"    {line}" for line in box.last_lines)
         if name == PREFETCH and box.exit_code in (2, 3):
             raise ChildError(box.last_lines, box.exit_code)
         if box.exit_code or name == SERVER:
-            raise RunError(f"{name} {_state(box)}; its last lines:\n{said}\nall of them: {stack.logs / name}.log")
+            raise RunError(
+                f"{name} {_state(box)}; its last lines:\n{_quoted(box.last_lines)}\nall of them: {stack.logs / name}.log"
+            )
     raise RunError(
         f"docker compose up failed: {output[-1] if output else 'it said nothing'}; all it said: {stack.logs / 'up.log'}"
     )
@@ -194,8 +192,7 @@ def _follow(stack: Stack, progress: Progress) -> int:
 def _ended(stack: Stack, trainer: Container) -> int:
     if trainer.exit_code:
         box = next(box for box in engine.containers(stack.project, log_lines=15) if box.service == TRAINER)
-        said = "\n".join(f"    {line}" for line in box.last_lines)
-        text = f"trainer {_state(box)}; its last lines:\n{said}\nall of them: {stack.logs / TRAINER}.log"
+        text = f"trainer {_state(box)}; its last lines:\n{_quoted(box.last_lines)}\nall of them: {stack.logs / TRAINER}.log"
         raise ChildError(text, trainer.exit_code)
     return 0
 
@@ -231,78 +228,28 @@ def _save_logs(stack: Stack) -> None:
     """Keep what the services said; best effort, since it must not hide why the run ended."""
     for service in stack.services:
         argv = stack.compose("logs", "--no-color", "--no-log-prefix", "--timestamps", service)
-        with (stack.logs / f"{service}.log").open("w") as output, _child(argv, stack, output) as child:
+        with (stack.logs / f"{service}.log").open("w") as output, child(argv, stack.env, output) as process:
             try:
-                child.wait(timeout=30)
+                process.wait(timeout=30)
             except subprocess.TimeoutExpired:
-                child.kill()
+                process.kill()
 
 
 def _run_logged(stack: Stack, words: tuple[str, ...], log: Path, limit_s: float, progress: Progress) -> int:
     """Run `docker compose …` with its output in `log`, showing its last line; its exit code, or HostError after the limit."""
     deadline = time.monotonic() + limit_s
-    with log.open("w") as output, _child(stack.compose(*words), stack, output) as child:
-        while child.poll() is None:
+    with log.open("w") as output, child(stack.compose(*words), stack.env, output) as process:
+        while process.poll() is None:
             if time.monotonic() > deadline:
                 raise HostError(f"docker compose {words[-1]} took longer than {limit_s:.0f} s; its output is in {log}")
-            if lines := _tail(log, 1):
+            if lines := tail(log, 1):
                 progress.detail(lines[-1])
             time.sleep(POLL_S)
-    return child.returncode
+    return process.returncode
 
 
-@contextmanager
-def _child(argv: list[str], stack: Stack, output: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A child in a process group of its own that does not outlive the block."""
-    child = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=dict(stack.env),
-        start_new_session=True,
-    )
-    try:
-        yield child
-    finally:
-        _end(child)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        if child.poll() is None:
-            os.killpg(child.pid, sign)
-            try:
-                child.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                continue
-    child.wait()
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does; a second signal changes nothing, since the first is being obeyed."""
-
-    def interrupt(number: int, frame: object) -> None:
-        for sign in handled:
-            signal.signal(sign, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before: dict[signal.Signals, Any] = {sign: signal.signal(sign, interrupt) for sign in handled}
-    try:
-        yield
-    finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
-
-
-def _tail(log: Path, count: int) -> list[str]:
-    """The last `count` lines that are not empty; reads no more than the file's end."""
-    with log.open("rb") as stream:
-        stream.seek(max(0, log.stat().st_size - 16384))
-        lines = stream.read().decode(errors="replace").splitlines()
-    return [line for line in lines if line.strip()][-count:]
+def _quoted(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _last_line(text: str) -> str:

@@ -47,10 +47,3 @@ def test_what_an_earlier_run_wrote_is_not_told_again(tmp_path):
         stream.write('{"step": 2}\n')
 
     assert [json.loads(line)["step"] for line in next(lines)] == [2]
-
-
-def test_the_tail_of_a_log_is_its_last_lines_that_say_something(tmp_path):
-    log = tmp_path / "log"
-    log.write_text("x" * 50000 + "\na\n\n  \nb\n")
-
-    assert lifecycle._tail(log, 2) == ["a", "b"]
