@@ -18,7 +18,7 @@ from grpo_stack import engine
 from grpo_stack.children import child, interruptible, tail
 from grpo_stack.errors import ChildError, HostError, RunError
 from grpo_stack.facts import Container
-from grpo_stack.plan import PREFETCH, SERVER, TRAINER
+from grpo_stack.programs import PREFETCH, SERVER, TRAINER
 from grpo_stack.progress import Progress
 
 BUILD_LIMIT_S = 2 * 3600

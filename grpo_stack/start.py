@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpo_stack import bundle, description, engine, host, plan, preflight, presets, spec, words
+from grpo_stack import bundle, description, engine, host, preflight, presets, programs, spec, words
 from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import Engine, GpuReading
@@ -140,7 +140,7 @@ def _files(described: Description) -> list[str]:
 
 def _images_built(docker: Engine, accelerator: str) -> bool:
     """Whether an earlier build left both images."""
-    names = [f"grpo-stack/{name}:{accelerator}" for name in (plan.SERVER, plan.TRAINER)]
+    names = [f"grpo-stack/{name}:{accelerator}" for name in (programs.SERVER, programs.TRAINER)]
     argv = [docker.client, "image", "inspect", "--format", "{{.Id}}", *names]
     return subprocess.run(argv, capture_output=True, timeout=30, check=False).returncode == 0
 

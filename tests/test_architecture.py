@@ -42,7 +42,8 @@ TABLE = {
     "schema": Row(pure=True),
     "split": Row("schema", pure=True),
     "spec": Row("errors pins schema split words", pure=True),
-    "plan": Row("pins schema spec split words", pure=True),
+    "programs": Row("schema spec split words", pure=True),
+    "plan": Row("pins programs spec split words", pure=True),
     "render": Row(pure=True),
     "render.compose": Row("plan render split words", pure=True),
     "render.yamltext": Row("words", pure=True),
@@ -60,11 +61,11 @@ TABLE = {
     "host": Row("errors facts"),
     "progress": Row(),
     "children": Row(),
-    "lifecycle": Row("children engine errors facts plan progress"),
+    "lifecycle": Row("children engine errors facts programs progress"),
     "supervise": Row("errors readiness vllm_api", later=True),
     "description": Row("errors presets render spec"),
     "bundle": Row("description plan render"),
-    "start": Row("bundle description engine errors facts gpus host lifecycle plan preflight presets render spec words"),
+    "start": Row("bundle description engine errors facts gpus host lifecycle plan preflight presets programs render spec words"),
     # the command line
     "arguments": Row("errors"),
     "cli": Row(

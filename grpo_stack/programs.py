@@ -1,0 +1,195 @@
+"""The command line of each program in the stack, as words.
+
+Facts that they rest on: TRL's server mode reads `vllm_mode`, `vllm_server_base_url` and `vllm_group_port`
+(trl.trainer.grpo_config); its weight push needs vLLM's development routes, a weight-transfer backend, processed log-probs
+and no log-prob limit (trl.generation.vllm_client).
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable, Mapping
+
+from grpo_stack import words
+from grpo_stack.schema import Scalar
+from grpo_stack.spec import StackSpec, is_file, is_path, is_reward_file
+from grpo_stack.split import COLOCATE, SEPARATE
+from grpo_stack.words import Word
+
+SERVER = "vllm-server"
+TRAINER = "trainer"
+PREFETCH = "prefetch"
+
+TRAINING_DEFAULTS: dict[str, Mapping[str, Scalar | tuple[Scalar, ...]]] = {
+    "cuda": {"max_completion_length": 1024, "save_steps": 50},
+    "cpu": {},
+}
+"""What differs from TRL's own defaults: 256 tokens cut most reasoning short, and 500 steps are a long way to lose."""
+
+SHARED_SERVER_MEMORY, SHARED_TRAINER_MEMORY = 0.3, 0.6
+"""Shares of one GPU that both sides use: what runs 0.5B and 7.6B models on one H200, with a rest for CUDA itself."""
+
+
+def prefetch(spec: StackSpec) -> tuple[Word, ...]:
+    """Fetches model and dataset, and checks what only the trainer's environment can."""
+    argv: list[Word] = ["python", "-m", "grpo_stack.prefetch", "--model", model(spec)]
+    argv += _option("--revision", spec.revision)
+    argv += ["--dataset", dataset(spec)]
+    argv += _option("--dataset-config", spec.data.config)
+    argv += ["--dataset-split", spec.data.split]
+    argv += _option("--dataset-revision", spec.data.revision)
+    return (*argv, "--rewards", *_rewards(spec), "--outputs", run_folder(spec))
+
+
+def server(spec: StackSpec) -> tuple[Word, ...]:
+    """vLLM with what TRL asks of it."""
+    argv: list[Word] = ["vllm", "serve", model(spec)]
+    argv += ["--host", "0.0.0.0", "--port", str(spec.server.port)]
+    if spec.accelerator == "cuda":
+        argv += ["--tensor-parallel-size", str(len(spec.gpus.server))]
+    argv += ["--weight-transfer-config", json.dumps({"backend": _backend(spec)})]
+    argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
+    argv += _option("--revision", spec.revision)
+    argv += _option("--dtype", _dtype(spec) if spec.accelerator == "cpu" else spec.server.dtype)
+    argv += _option("--max-model-len", spec.server.max_model_len)
+    argv += _option("--gpu-memory-utilization", _utilization(spec))
+    return (*argv, *spec.server.extra_args)
+
+
+def probe(spec: StackSpec) -> tuple[Word, ...]:
+    """Succeeds once the server, asked from inside its own container, can generate."""
+    return ("grpo-stack", "wait", "--once", *_readiness(spec, f"http://127.0.0.1:{spec.server.port}"))
+
+
+def gate(spec: StackSpec) -> tuple[Word, ...]:
+    """Waits for the server, then becomes the words that follow."""
+    if mode(spec) == COLOCATE:
+        return ()
+    budget = str(spec.server.boot_timeout_s)
+    return ("grpo-stack", "wait", *_readiness(spec, server_url(spec)), "--timeout", budget, "--")
+
+
+def trainer(spec: StackSpec) -> tuple[Word, ...]:
+    """The training program, started by accelerate."""
+    return ("accelerate", "launch", *_launch(spec), "-m", "grpo_stack.train", *_training(spec))
+
+
+def mode(spec: StackSpec) -> str:
+    """How the sides share the GPUs; the CPU stack is two sides as well."""
+    return spec.gpus.mode if spec.accelerator == "cuda" else SEPARATE
+
+
+def server_url(spec: StackSpec) -> str:
+    return f"http://{SERVER}:{spec.server.port}"
+
+
+def run_folder(spec: StackSpec) -> Word:
+    """The run's folder inside the containers."""
+    return words.join("/outputs/", spec.run)
+
+
+def model(spec: StackSpec) -> Word:
+    """The model's name inside the containers: its Hub id, or where its folder is mounted."""
+    if is_path(spec.model):
+        return "/models/" + posixpath.basename(posixpath.normpath(words.literal(spec.model)))
+    return spec.model
+
+
+def dataset(spec: StackSpec) -> str:
+    """The dataset's name inside the containers: its Hub id, or where its file is mounted."""
+    dataset = spec.data.dataset
+    return "/data/" + posixpath.basename(dataset) if is_file(dataset) else dataset
+
+
+def _rewards(spec: StackSpec) -> list[Word]:
+    """Reward names inside the containers: a file of this host becomes a module of /rewards, which is on the module path."""
+    return [
+        posixpath.basename(reward).replace(".py:", ":") if is_reward_file(reward) else reward
+        for reward in spec.data.rewards
+    ]
+
+
+def _readiness(spec: StackSpec, url: str) -> tuple[Word, ...]:
+    """What `grpo-stack wait` must find at `url` before training makes sense."""
+    world_size = len(spec.gpus.server) if spec.accelerator == "cuda" else 1
+    return ("--url", url, "--model", model(spec), "--backend", _backend(spec), "--world-size", str(world_size))
+
+
+def _utilization(spec: StackSpec) -> float | None:
+    """vLLM's share of a GPU; where it does not have the GPU for itself, one that leaves the trainer room."""
+    return spec.server.gpu_memory_utilization or (None if mode(spec) == SEPARATE else SHARED_SERVER_MEMORY)
+
+
+def _launch(spec: StackSpec) -> list[Word]:
+    """Options of `accelerate launch`, complete, so that no configuration file of the user's home can change them."""
+    if spec.accelerator == "cpu":
+        return [
+            "--cpu",
+            "--num_processes",
+            "1",
+            "--num_machines",
+            "1",
+            "--mixed_precision",
+            "no",
+            "--dynamo_backend",
+            "no",
+        ]
+    processes = len(spec.gpus.trainer)
+    argv: list[Word] = ["--num_processes", str(processes), "--num_machines", "1"]
+    argv += ["--mixed_precision", "bf16", "--dynamo_backend", "no"]
+    if processes == 1:
+        return argv
+    if spec.trainer.parallelism == "ddp":
+        return ["--multi_gpu", *argv]
+    return [
+        *argv, "--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
+        "--fsdp_reshard_after_forward", "true", "--fsdp_state_dict_type", "FULL_STATE_DICT",
+    ]  # fmt: skip
+
+
+def _training(spec: StackSpec) -> list[Word]:
+    argv: list[Word] = ["--model_name_or_path", model(spec)]
+    argv += _option("--model_revision", spec.revision)
+    argv += ["--dataset", dataset(spec)]
+    argv += _option("--dataset_config", spec.data.config)
+    argv += ["--dataset_split", spec.data.split]
+    argv += _option("--dataset_revision", spec.data.revision)
+    argv += ["--rewards", *_rewards(spec), "--output_dir", run_folder(spec)]
+    argv += ["--use_vllm", "true", *_generation(spec)]
+    args = {key.replace("-", "_"): value for key, value in spec.trainer.args.items()}
+    defaults = {"dtype": _dtype(spec), **TRAINING_DEFAULTS[spec.accelerator]}
+    for key, value in {**defaults, **args}.items():
+        argv += _option(f"--{key}", value)
+    return argv
+
+
+def _generation(spec: StackSpec) -> list[Word]:
+    """Who generates: the server, or vLLM inside the training processes."""
+    if mode(spec) == COLOCATE:
+        argv: list[Word] = ["--vllm_mode", "colocate", "--vllm_gpu_memory_utilization", str(_utilization(spec))]
+        return argv + _option("--vllm_max_model_length", spec.server.max_model_len)
+    argv = ["--vllm_mode", "server", "--vllm_server_base_url", server_url(spec)]
+    return [*argv, "--vllm_group_port", str(spec.trainer.group_port), "--vllm_server_timeout", "60"]
+
+
+def _option(name: str, value: Scalar | Iterable[Scalar] | None) -> list[Word]:
+    """The words that set option `name`: none for no value, `--name=value` where the value would look like an option."""
+    if value is None:
+        return []
+    if not isinstance(value, (str, int, float)):
+        return [name, *(_text(item) for item in value)]
+    text = _text(value)
+    return [f"{name}={text}"] if text.startswith("-") else [name, text]
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _dtype(spec: StackSpec) -> str:
+    return spec.server.dtype or ("bfloat16" if spec.accelerator == "cuda" else "float32")
+
+
+def _backend(spec: StackSpec) -> str:
+    return "nccl" if spec.accelerator == "cuda" else "gloo"
