@@ -170,6 +170,26 @@ class Container:
 
 
 @dataclass(frozen=True)
+class LatentAttention:
+    """DeepSeek's attention: keys and values of a token are kept as one small vector, and unfolded when they are used."""
+
+    kv_lora_rank: int
+    """Width of that vector."""
+
+    qk_rope_head_dim: int
+    """Width of the part of a key that carries the position; kept beside the vector, shared by all heads."""
+
+    qk_nope_head_dim: int
+    """Width of the rest of a head's key."""
+
+    v_head_dim: int
+    """Width of a head's value."""
+
+    q_lora_rank: int | None = None
+    """Width through which queries are squeezed; None: they are projected in one step."""
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """What a model's `config.json` says, in the names of transformers; the text part of a multimodal model."""
 
@@ -223,6 +243,54 @@ class ModelConfig:
 
     attention_bias: bool = False
     """Query, key and value projections carry a bias."""
+
+    attention_output_bias: bool = False
+    """The projection behind the attention carries a bias."""
+
+    mlp_bias: bool = False
+    """The projections of the dense feed-forward layers carry a bias."""
+
+    gated_mlp: bool = True
+    """Three projections (gate, up, down) make a feed-forward layer; False: two."""
+
+    fused_projections: bool = False
+    """The checkpoint holds query, key and value in one tensor, and gate and up in another."""
+
+    query_key_norm: str | None = None
+    """Queries and keys are normalized: `head` (one weight for each place in a head) or `width` (for all heads)."""
+
+    norms_per_layer: int = 2
+    """Normalizations over the hidden width in a layer; the last one of the model comes on top."""
+
+    norm_bias: bool = False
+    """Each of them, the last one too, carries a bias."""
+
+    dense_layers: int = 0
+    """Layers of a mixture-of-experts model that have a dense feed-forward layer instead."""
+
+    shared_expert_gate: bool = False
+    """A weight of hidden width scales the shared expert's output."""
+
+    latent_attention: LatentAttention | None = None
+    """Set for DeepSeek's models; `head_dim` then is not used."""
+
+    sliding_window: int | None = None
+    """Tokens that a windowed layer looks back; None: every layer sees all."""
+
+    sliding_layers: int = 0
+    """Layers that look back `sliding_window` tokens only."""
+
+    quantization_block: int | None = None
+    """Side of the square blocks that share a scale (`weight_block_size`), 128 for example."""
+
+    model_type: str = ""
+    """Family, `qwen2` for example; empty where the config does not say."""
+
+    known_family: bool = True
+    """False: the family is not one whose tensors were compared with transformers, so its size is an estimate."""
+
+    other_parts: bool = False
+    """The config also describes a vision or audio part, whose weights these numbers leave out."""
 
 
 @dataclass(frozen=True)
