@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     _add_wait(found)
     pins = found.add_parser("pins", help="show the locked sets of package versions")
     pins.add_argument("--json", action="store_true", help="for programs")
+    pins.add_argument("--fit", nargs=2, metavar=("TRL", "VLLM"), help="whether these two versions go together")
     return root
 
 

@@ -175,13 +175,17 @@ def _pins(args: argparse.Namespace) -> int:
 
     from grpo_stack import pins
 
+    if args.fit:
+        pins.require_fit(*args.fit)
+        print(f"TRL {args.fit[0]} accepts vLLM {args.fit[1]}")
+        return 0
     if args.json:
         print(json.dumps({name: dataclasses.asdict(found) for name, found in pins.SETS.items()}, indent=2))
         return 0
     for name, found in pins.SETS.items():
         mark = " (default)" if name == pins.DEFAULT else ""
         print(f"{name}{mark}: trl {found.trl}, vllm {found.vllm}, torch {found.torch}, NCCL {found.nccl}, ", end="")
-        print(f"CUDA {found.cuda}, driver {found.driver} or newer")
+        print(f"CUDA {found.cuda}, driver {found.driver} or newer: {found.purpose}")
     return 0
 
 

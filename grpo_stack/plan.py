@@ -88,6 +88,11 @@ class StackPlan:
     boot_timeout_s: int
 
     @property
+    def tag(self) -> str:
+        """Tag of the images: what they run on, and the set that they hold unless it is the default one."""
+        return self.accelerator if self.pins.name == pins.DEFAULT else f"{self.accelerator}-{self.pins.name}"
+
+    @property
     def roles(self) -> tuple[Role, ...]:
         """All of them, in the order in which they start."""
         return tuple(role for role in (self.prefetch, self.server, self.trainer) if role)

@@ -69,7 +69,7 @@ def check(
         host=host.read([description.absolute(stack.outputs, directory)], [p for p in [stack.server.publish] if p]),
         engine=docker,
         engine_problem=problem,
-        images_built=docker is not None and _images_built(docker, planned.accelerator),
+        images_built=docker is not None and _images_built(docker, planned.tag),
         gpus=found,
         model=host.model_folder(description.absolute(words.literal(stack.model), directory), owner()[0])
         if local_model
@@ -138,9 +138,9 @@ def _files(described: Description) -> list[str]:
     return [description.absolute(file, described.directory) for file in rewards]
 
 
-def _images_built(docker: Engine, accelerator: str) -> bool:
+def _images_built(docker: Engine, tag: str) -> bool:
     """Whether an earlier build left both images."""
-    names = [f"grpo-stack/{name}:{accelerator}" for name in (programs.SERVER, programs.TRAINER)]
+    names = [f"grpo-stack/{name}:{tag}" for name in (programs.SERVER, programs.TRAINER)]
     argv = [docker.client, "image", "inspect", "--format", "{{.Id}}", *names]
     return subprocess.run(argv, capture_output=True, timeout=30, check=False).returncode == 0
 

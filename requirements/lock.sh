@@ -11,7 +11,6 @@ cd "$(dirname "$0")/.."
 
 UV=${UV:-uv}
 WHEELS_DIR=${WHEELS_DIR:-docker/wheels}
-PINS=${PINS:-trl-1.16}
 export UV_CUSTOM_COMPILE_COMMAND="make lock"
 
 compile() {
@@ -38,8 +37,10 @@ in_the_image="--python-version 3.11 --python-platform x86_64-manylinux_2_28"
     else
         cpu_torch="--torch-backend cpu"
     fi
-    compile "docker/locks/$PINS.cpu.txt" $in_the_image --excludes docker/locks/cpu.excludes.txt $cpu_torch \
-        "docker/locks/$PINS.cpu.in" pyproject.toml
-    compile "docker/locks/$PINS.cuda.txt" $in_the_image "docker/locks/$PINS.cuda.in" pyproject.toml
-    compile docker/locks/test.txt $in_the_image --constraints "docker/locks/$PINS.cpu.txt" docker/locks/test.in
+    for pins in trl-1.16 trl-1.13; do
+        compile "docker/locks/$pins.cpu.txt" $in_the_image --excludes docker/locks/cpu.excludes.txt $cpu_torch \
+            "docker/locks/$pins.cpu.in" pyproject.toml
+        compile "docker/locks/$pins.cuda.txt" $in_the_image "docker/locks/$pins.cuda.in" pyproject.toml
+    done
+    compile docker/locks/test.txt $in_the_image --constraints "docker/locks/trl-1.16.cpu.txt" docker/locks/test.in
 }

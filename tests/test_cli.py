@@ -99,6 +99,12 @@ def test_pins_are_shown_for_people_and_for_programs(capsys):
     assert json.loads(capsys.readouterr().out)[pins.DEFAULT]["torch"] == pins.SETS[pins.DEFAULT].torch
 
 
+def test_whether_two_versions_go_together_is_answered(capsys):
+    assert cli.main(["pins", "--fit", "1.16.0", "0.28.0"]) == 0
+    assert cli.main(["pins", "--fit", "1.13.0", "0.30.0"]) == 2
+    assert "nearest: 0.28.0" in capsys.readouterr().err
+
+
 def test_output_into_a_closed_pipe_is_no_error(tmp_path):
     argv = f"{sys.executable} -m grpo_stack.cli render | head -n 1"
     done = subprocess.run(

@@ -162,3 +162,8 @@ def test_colocate_has_no_server_and_nothing_to_wait_for():
     assert value(planned.trainer, "--vllm_mode") == "colocate"
     assert value(planned.trainer, "--vllm_max_model_length") == "512"
     assert not {"--vllm_server_base_url", "--vllm_group_port"} & set(argv(planned.trainer))
+
+
+def test_another_locked_set_has_images_of_its_own():
+    assert derive().tag == "cuda"
+    assert derive({"pins": "trl-1.13"}).tag == "cuda-trl-1.13"

@@ -51,7 +51,7 @@ def test_every_problem_is_reported_at_once_with_file_and_key():
             {"accelerator": "cpu", "split": "1:1"},
             "split: the CPU stack uses no GPU; leave it out, or set accelerator: cuda",
         ),
-        ({"pins": "trl-0"}, "pins: there is no locked set 'trl-0'; known: trl-1.16"),
+        ({"pins": "trl-0"}, "pins: there is no locked set 'trl-0'; known: trl-1.16, trl-1.13"),
         ({"run": "../x"}, "run: '../x' is no folder name"),
         ({"model": ""}, "model: '' found where text belongs"),
         (

@@ -70,7 +70,7 @@ def _quote(text: str) -> str:
 
 def _service(role: Role, plan: StackPlan) -> dict[str, Any]:
     service: dict[str, Any] = {
-        "image": f"grpo-stack/{role.image}:{plan.accelerator}",
+        "image": f"grpo-stack/{role.image}:{plan.tag}",
         "build": _build(role, plan),
         "hostname": role.name,
         "user": "${GRPO_STACK_UID:-1000}:${GRPO_STACK_GID:-1000}",
