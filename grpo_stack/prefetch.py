@@ -142,9 +142,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _trust(ca_bundle: str) -> None:
+    """Have downloads trust the certificate authorities in a file, a proxy's for example; an empty file stands for none."""
+    if ca_bundle and Path(ca_bundle).is_file() and Path(ca_bundle).stat().st_size:
+        os.environ |= {"SSL_CERT_FILE": ca_bundle, "REQUESTS_CA_BUNDLE": ca_bundle, "CURL_CA_BUNDLE": ca_bundle}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Fetch what the command line names; returns the exit code."""
     given = _parser().parse_args(arguments)
+    _trust(os.environ.get("CA_BUNDLE_PATH", ""))
     source = prompts.Source(given.dataset, given.dataset_config, given.dataset_split, given.dataset_revision)
     wanted = Wanted(given.model, given.revision, source, tuple(given.rewards))
     from huggingface_hub import constants

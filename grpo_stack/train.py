@@ -19,6 +19,9 @@ from grpo_stack import dataset as prompts
 from grpo_stack import hub, metrics, rewards
 from grpo_stack.errors import DescriptionError, GrpoStackError, NotReadyError
 
+MEMORY_FRACTION = "GRPO_STACK_GPU_MEMORY_FRACTION"
+"""Share of the GPU that this process may allocate; set where a server lives on the same one."""
+
 
 @dataclass
 class RunArguments:
@@ -174,6 +177,8 @@ def train(arguments: list[str] | None = None) -> None:
     import torch
 
     cuda = torch.cuda.is_available()
+    if cuda and (share := os.environ.get(MEMORY_FRACTION)):
+        torch.cuda.set_per_process_memory_fraction(float(share))
     what, training, model = parse(arguments, cuda)
     if not cuda:
         # Without CUDA there is no NCCL to push with; TRL's client needs its other half of the server's gloo backend.
