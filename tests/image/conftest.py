@@ -21,7 +21,7 @@ import torch
 from grpo_stack import demo
 from grpo_stack.transfer import client as gloo_client
 
-BOOT_TIMEOUT_S = 300
+BOOT_TIMEOUT_S = 600
 
 
 @dataclass
