@@ -73,7 +73,9 @@ TABLE = {
     "supervise": Row("errors readiness vllm_api", later=True),
     "description": Row("errors presets render spec"),
     "bundle": Row("description plan render"),
-    "start": Row("bundle description engine errors facts gpus host lifecycle plan preflight presets programs render spec words"),
+    "start": Row(
+        "bundle description engine errors facts gpus host lifecycle plan preflight presets programs render spec words"
+    ),
     # the command line
     "arguments": Row("errors"),
     "cli": Row(

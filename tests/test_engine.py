@@ -192,8 +192,7 @@ def test_missing_permission_is_said(dockerd: FakeDockerd) -> None:
         engine.containers("p")
 
     assert caught.value.problems == (
-        f"no permission for Docker at {dockerd.address}; "
-        "run: sudo usermod -aG docker $USER, then log out and in again",
+        f"no permission for Docker at {dockerd.address}; run: sudo usermod -aG docker $USER, then log out and in again",
     )
 
 
@@ -229,7 +228,10 @@ def test_a_daemon_that_does_not_answer_is_given_up(
     monkeypatch.setattr(engine, "CALL_TIMEOUT_S", 0.2)
     monkeypatch.setattr(engine, "TOTAL_TIMEOUT_S", 0.4)
 
-    with listening(folder, monkeypatch, trickle), pytest.raises(HostError, match="does not answer in time; see its log"):
+    with (
+        listening(folder, monkeypatch, trickle),
+        pytest.raises(HostError, match="does not answer in time; see its log"),
+    ):
         engine.containers("p")
 
 

@@ -131,9 +131,7 @@ def test_a_port_that_refuses_is_asked_again_until_the_budget_ends() -> None:
         (peers.floods, f"an answer of more than {http_call.BODY_LIMIT_BYTES} bytes on /health"),
     ],
 )
-def test_a_peer_that_misbehaves_for_ever_is_named_when_the_budget_ends(
-    behaviour: peers.Behaviour, answer: str
-) -> None:
+def test_a_peer_that_misbehaves_for_ever_is_named_when_the_budget_ends(behaviour: peers.Behaviour, answer: str) -> None:
     with peers.peer(behaviour) as url:
         assert f"(last answer: {answer}" in failure_within_budget(expect(url))
 
@@ -240,12 +238,18 @@ def without_a_model(vllm: FakeVllm) -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (without_transfer, """no weight transfer, not 'nccl': start vLLM with --weight-transfer-config '{"backend": "nc"""),
+        (
+            without_transfer,
+            """no weight transfer, not 'nccl': start vLLM with --weight-transfer-config '{"backend": "nc""",
+        ),
         (with_ipc, "weight-transfer backend 'ipc', not 'nccl': start vLLM with --weight-transfer-config"),
         (with_raw_logprobs, "logprobs mode 'raw_logprobs': start vLLM with --logprobs-mode processed_logprobs"),
         (with_capped_logprobs, "log-probs capped at 20: start vLLM with --max-logprobs -1"),
         (with_config_as_text, "/server_info shows no model_config; use a version that `grpo-stack pins` shows"),
-        (without_dev_mode, "HTTP 404 on /server_info: its development routes are off; start vLLM with VLLM_SERVER_DEV_MODE=1"),
+        (
+            without_dev_mode,
+            "HTTP 404 on /server_info: its development routes are off; start vLLM with VLLM_SERVER_DEV_MODE=1",
+        ),
         (with_two_ranks, "world size 2, but the plan has 4; start vLLM with its parallel sizes"),
         (with_another_model, "it serves 'org/other', but 'org/model' will be trained; start vLLM with that model"),
         (with_another_name, "it serves 'org/model' under the name 'policy'; leave out --served-model-name"),

@@ -48,7 +48,9 @@ class FakeDockerd:
         self._server = _UnixHttp(str(socket_path), _Handler)
         self._server.dockerd = self
 
-    def add(self, name: str, state: dict[str, Any], *, project: str = "p", one_off: bool = False, log: bytes = b"") -> None:
+    def add(
+        self, name: str, state: dict[str, Any], *, project: str = "p", one_off: bool = False, log: bytes = b""
+    ) -> None:
         labels = {
             "com.docker.compose.project": project,
             "com.docker.compose.service": name,
@@ -56,7 +58,12 @@ class FakeDockerd:
         }
         identifier = f"{len(self.containers):064x}"
         self.containers.append(
-            {"Id": identifier, "Name": f"/{project}-{name}-1", "State": state, "Config": {"Labels": labels, "Tty": False}}
+            {
+                "Id": identifier,
+                "Name": f"/{project}-{name}-1",
+                "State": state,
+                "Config": {"Labels": labels, "Tty": False},
+            }
         )
         self.logs[identifier] = log
 

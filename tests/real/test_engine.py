@@ -38,7 +38,11 @@ def project(image: str, tmp_path: Path) -> Iterator[str]:
     """Two services: one that ends with exit code 3, and one that stays, healthy."""
     name = f"grpo-stack-test-{uuid.uuid4().hex[:8]}"
     services = {
-        "ends": {"image": image, "network_mode": "none", "command": ["/bin/sh", "-c", "echo one; echo two >&2; exit 3"]},
+        "ends": {
+            "image": image,
+            "network_mode": "none",
+            "command": ["/bin/sh", "-c", "echo one; echo two >&2; exit 3"],
+        },
         "stays": {
             "image": image,
             "network_mode": "none",
@@ -61,7 +65,11 @@ def test_the_real_engine_is_read() -> None:
     found = engine.read()
 
     said = subprocess.run(
-        [found.client, "version", "--format", "{{.Server.Version}}"], check=True, capture_output=True, text=True, timeout=30
+        [found.client, "version", "--format", "{{.Server.Version}}"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=30,
     ).stdout.strip()
     assert found.version == said
     assert found.compose_version[0].isdigit()
