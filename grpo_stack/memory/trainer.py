@@ -26,6 +26,10 @@ LIVE_ENTRIES = 1_000_000_000
 TILE_TOKENS, TILE_COLUMNS = 4096, 32768
 """TRL 1.16 scores tokens against the vocabulary in tiles (kernels/chunked_logprob.py, trainer/utils.py)."""
 
+EAGER, EAGER_BYTES = ("gemma2",), 8
+"""Families whose attention transformers computes in full (it caps the scores, which no fused kernel of torch does), and
+the bytes that each score then keeps."""
+
 
 @dataclass(frozen=True)
 class Lora:
@@ -190,25 +194,32 @@ def _activations(config: ModelConfig, training: Training) -> Share:
     """
     tokens = training.per_device_batch * training.length
     mask = training.per_device_batch * training.length**2
-    own = tokens * _layer_bytes(config)
+    own = tokens * _layer_bytes(config, training.length)
     if training.gradient_checkpointing:
         size = config.num_hidden_layers * tokens * config.hidden_size * 2 + 1.5 * own + mask
         return Share("activations", size / GIB, "with gradient checkpointing; estimate")
     return Share("activations", ((config.num_hidden_layers + 0.5) * own + mask) / GIB, "estimate")
 
 
-def _layer_bytes(config: ModelConfig) -> int:
-    """For each token in one layer (transformers, models/llama/modeling_llama.py): a norm keeps its input and its result
-    as float32, and its output (10 bytes for each place of the width); attention its queries, keys and values, before
-    and after the rotation, and its output; the feed-forward layer gate, up, the activated gate and their product. Experts
-    keep those for each expert that a token visits, and the token's copy for it."""
+def _layer_bytes(config: ModelConfig, length: int = 0) -> int:
+    """For each token in one layer, with 16-bit weights (transformers, models/llama/modeling_llama.py).
+
+    A norm keeps its input as float32, the normalized value and its output, 8 bytes for each place (a fused LayerNorm 4);
+    attention queries, keys and values, before and after the rotation, and its output; a feed-forward layer gate, up, the
+    activated gate and their product. Experts keep those for each expert that a token visits, and the token's copy. Up
+    to 10 % above what autograd saves in the layers of Llama, Qwen, Mixtral and StarCoder (`bench/memory_check.py`).
+    """
     width, head = config.hidden_size, config.head_dim
-    attention = 3 * config.num_attention_heads * head + 3 * config.num_key_value_heads * head
-    wide = 4 * config.intermediate_size
+    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
+    kept, in_norm = 4 if config.gated_mlp else 2, 4 if config.norm_bias else 8
+    wide = kept * config.intermediate_size
     if config.num_experts:
         shared, routed = config.shared_expert_intermediate_size or 0, config.num_experts_per_token or 1
-        wide = 4 * (routed * (config.moe_intermediate_size or 0) + shared) + 2 * routed * width
-    return 10 * config.norms_per_layer * width + 2 * (2 * width + attention + wide)
+        wide = kept * (routed * (config.moe_intermediate_size or 0) + shared) + 2 * routed * width
+    size = in_norm * config.norms_per_layer * width + 2 * (3 * queries + 3 * keys + wide)
+    size += 8 * (queries + keys) if config.query_key_norm else 0
+    quadratic = EAGER_BYTES * config.num_attention_heads * length if config.model_type in EAGER else 0
+    return size + quadratic
 
 
 def _head(config: ModelConfig, training: Training) -> Share:
