@@ -15,6 +15,10 @@ from grpo_stack.facts import ModelConfig
 VOCABULARY_PADDING = 64
 """Rows to which vLLM pads the embedding: `DEFAULT_VOCAB_PADDING_SIZE` (layers/vocab_parallel_embedding.py)."""
 
+GENERIC = ("GPTBigCodeForCausalLM", "OlmoForCausalLM", "Olmo2ForCausalLM", "SmolLM3ForCausalLM", "Starcoder2ForCausalLM",
+           "VaultGemmaForCausalLM")  # fmt: skip
+"""Architectures that vLLM runs with transformers' own modules (models/registry.py, `_TRANSFORMERS_SUPPORTED_MODELS`)."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -100,8 +104,13 @@ def _kv_heads(config: ModelConfig, size: int) -> str | None:
     `MixtralAttention` … (models/*.py) and `QKVParallelLinear` (layers/linear.py: num_kv_head_replicas).
 
     DeepSeek's latent attention keeps one shared vector on every GPU (`ModelConfig.get_num_kv_heads`: 1 with MLA).
+    Of the GENERIC ones no head is kept twice: their query, key and value projections become plain column-parallel layers
+    (seen by building them: models/transformers/base.py fuses gate and up, and not these), which cut a head in two that
+    attention needs whole.
     """
     kv_heads = config.num_key_value_heads
+    if config.architecture in GENERIC and kv_heads % size:
+        return f"{kv_heads} KV heads do not divide by {size}, and vLLM has no model of its own that keeps them twice"
     if config.latent_attention or kv_heads % size == 0 or size % kv_heads == 0:
         return None
     return f"{kv_heads} KV heads can neither be divided by {size} nor be kept {size}/{kv_heads} times"
