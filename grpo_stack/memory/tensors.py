@@ -155,7 +155,7 @@ def _attention(config: ModelConfig) -> list[Tensor]:
     if config.query_key_norm == "head":
         found += [Tensor("q_norm", head), Tensor("k_norm", head)]
     if config.query_key_norm == "width":
-        found += [Tensor("q_norm", queries, cut="even"), Tensor("k_norm", keys, cut="heads")]
+        found += [Tensor("q_norm", queries), Tensor("k_norm", keys)]
     return found
 
 

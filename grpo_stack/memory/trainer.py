@@ -90,7 +90,7 @@ def estimate(config: ModelConfig, capacity_gib: float, training: Training) -> Si
     sending = _push_bytes(config, training) / GIB
     coming_and_going = sum(share.gib for share in passing)
     beyond = max(0.0, sending - coming_and_going)
-    where = "on top of the activations" if beyond else "where the activations are else"
+    where = "more than the activations it replaces" if beyond else "fits where the activations were"
     shares = (
         *resident,
         *(share for share in passing if share.gib),

@@ -37,7 +37,7 @@ def serving(answers: Mapping[str, tuple[int, dict[str, str], bytes]]) -> Iterato
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
