@@ -51,6 +51,9 @@ def server(spec: StackSpec) -> tuple[Word, ...]:
     argv += ["--weight-transfer-config", json.dumps({"backend": _backend(spec)})]
     argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
     argv += _option("--revision", spec.revision)
+    if spec.accelerator == "cpu":
+        # Compiling the model takes minutes on a few cores, and a short run never earns them back.
+        argv += ["--enforce-eager"]
     argv += _option("--dtype", _dtype(spec) if spec.accelerator == "cpu" else spec.server.dtype)
     argv += _option("--max-model-len", spec.server.max_model_len)
     argv += _option("--gpu-memory-utilization", _utilization(spec))
