@@ -57,6 +57,7 @@ TABLE = {
     "memory.push": Row(pure=True),
     "memory.server": Row("facts memory", pure=True),
     "memory.trainer": Row("facts memory", pure=True),
+    "topology": Row("facts split", pure=True),
     "preflight": Row("facts memory plan split", pure=True),
     # the edges: one module for each outside thing
     "time_limit": Row(),
