@@ -37,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
     found = root.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     _add_render(found)
     _add_up(found)
+    _add_doctor(found)
+    _add_plan(found)
     _add_project(found, "down", "stop this project's containers and remove them; volumes and outputs stay")
     _add_project(found, "status", "show this project's containers").add_argument(
         "--json", action="store_true", help="for programs"
@@ -68,6 +70,27 @@ def _add_up(found: argparse._SubParsersAction[_Parser]) -> None:
         const="all",
         choices=("all", "description"),
         help="only check: all, or what the description alone asks of this host, before anything is installed for it",
+    )
+    _add_skip(up)
+
+
+def _add_doctor(found: argparse._SubParsersAction[_Parser]) -> None:
+    doctor = found.add_parser("doctor", help="check this host, all at once; exit code 3 if something stands in the way")
+    _add_description(doctor)
+    _add_name(doctor)
+    _add_skip(doctor)
+    doctor.add_argument("--json", action="store_true", help="for programs")
+
+
+def _add_plan(found: argparse._SubParsersAction[_Parser]) -> None:
+    plan = found.add_parser("plan", help="show what each role of a description runs, and on which GPUs")
+    _add_description(plan)
+    plan.add_argument("--json", action="store_true", help="for programs")
+
+
+def _add_skip(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--skip", action="append", default=[], metavar="NAME", help="leave out a check that `doctor` lists; repeatable"
     )
 
 

@@ -19,6 +19,8 @@ from grpo_stack.errors import INTERRUPTED, DescriptionError, GrpoStackError
 
 if TYPE_CHECKING:
     from grpo_stack.description import Description
+    from grpo_stack.findings import Finding
+    from grpo_stack.plan import StackPlan
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,18 +70,17 @@ def _render(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from grpo_stack import gpus, lifecycle, plan, start
+    from grpo_stack import findings, lifecycle, start
     from grpo_stack.progress import Progress
 
-    found = gpus.read()
-    described = start.choose(start.settled(_describe(args), os.environ), found)
-    described = start.named(described, time.localtime())
-    planned = plan.derive(described.spec)
-    findings = start.check(described, planned, found, with_engine=args.check != "description")
+    described, planned, found = _examined(args, with_engine=args.check != "description")
     if args.check == "all":
-        for finding in findings:
-            print(f"{finding.level:8} {finding}")
-    start.demand(findings)
+        print(*findings.table(found), sep="\n")
+    else:
+        for finding in found:
+            if finding.level in (findings.WARNING, findings.SKIPPED) or finding.check == "split":
+                print(f"{PROGRAM}: {finding.level}: {finding}", file=sys.stderr)
+    start.demand(found)
     if args.check:
         return 0
     stack = start.write(described, planned, args.project)
@@ -92,6 +93,49 @@ def _up(args: argparse.Namespace) -> int:
     summary = stack.run_folder / "summary.txt"
     print(summary.read_text(encoding="utf-8") if summary.exists() else f"no summary in {summary}", end="")
     return code
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    import json
+
+    from grpo_stack import findings, start
+
+    _, _, found = _examined(args, with_engine=True)
+    if args.json:
+        print(json.dumps(findings.as_data(found), indent=2))
+    else:
+        print(*findings.table(found), findings.summary(found), sep="\n")
+    fault = start.fault(found)
+    return fault.exit_code if fault else 0
+
+
+def _examined(args: argparse.Namespace, with_engine: bool) -> tuple[Description, StackPlan, tuple[Finding, ...]]:
+    """What would be started on this host, and every finding about that; `with_engine` asks Docker too."""
+    from grpo_stack import doctor, findings, plan, start
+
+    findings.require_known(args.skip, doctor.CHECKS)
+    described = start.settled(_describe(args), os.environ)
+    machine = doctor.look(with_engine)
+    described, choice = start.placed(start.choose(described, machine.gpus), machine.gpus)
+    described = start.named(described, time.localtime())
+    planned = plan.derive(described.spec)
+    found = doctor.check(described, planned, machine, doctor.Caller(os.environ, start.owner()[0], args.project))
+    if choice:
+        found = (findings.Finding("split", findings.OK, choice), *found)
+    return described, planned, findings.leave_out(found, args.skip)
+
+
+def _plan(args: argparse.Namespace) -> int:
+    import json
+
+    from grpo_stack import overview, plan, start
+
+    planned = plan.derive(start.settled(_describe(args), os.environ).spec)
+    if args.json:
+        print(json.dumps(overview.as_data(planned), indent=2, ensure_ascii=False))
+    else:
+        print(*overview.lines(planned), sep="\n")
+    return 0
 
 
 def _down(args: argparse.Namespace) -> int:
@@ -200,6 +244,8 @@ def _describe(args: argparse.Namespace) -> Description:
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "render": _render,
     "up": _up,
+    "doctor": _doctor,
+    "plan": _plan,
     "down": _down,
     "status": _status,
     "logs": _logs,

@@ -379,3 +379,34 @@ class DatasetFile:
 
     problem: str | None = None
     """Why its first record could not be read."""
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """The file with a Hugging Face token that `HF_TOKEN_PATH` names."""
+
+    path: str
+    """As the environment names it, made absolute."""
+
+    exists: bool
+    """It is there, and a file."""
+
+    readable: bool = True
+    """The containers' user can read it."""
+
+    empty: bool = False
+    """Nothing is in it."""
+
+
+@dataclass(frozen=True)
+class CacheVolume:
+    """The volume that holds downloaded models and datasets, `hf-cache` of the Compose project."""
+
+    exists: bool | None
+    """None: the engine did not say."""
+
+    folder: str | None = None
+    """Where it lies on this host."""
+
+    readable: bool = False
+    """This user can look into it (root can, where the engine is on this host)."""

@@ -7,16 +7,17 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from grpo_stack.facts import DatasetFile, FolderSpace, Host, ModelFolder, PortInUse
+from grpo_stack.facts import DatasetFile, FolderSpace, Host, ModelFolder, PortInUse, TokenFile
 
 _MEMINFO = Path("/proc/meminfo")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
-def read(folders: Iterable[str] = (), ports: Iterable[int] = ()) -> Host:
-    """This host's size, the space in `folders`, and which of `ports` are taken on 127.0.0.1."""
+def read(folders: Iterable[str] = (), ports: Iterable[int] = (), environment: Mapping[str, str] | None = None) -> Host:
+    """This host's size, the space in `folders`, which of `ports` are taken on 127.0.0.1, and `environment`'s proxies."""
     memory = _memory()
     return Host(
         cpus=len(os.sched_getaffinity(0)),
@@ -25,7 +26,16 @@ def read(folders: Iterable[str] = (), ports: Iterable[int] = ()) -> Host:
         shm_free_bytes=_free(Path("/dev/shm")),
         folders=tuple(_folder(Path(folder)) for folder in folders),
         ports_in_use=tuple(PortInUse(port, "127.0.0.1") for port in sorted(ports) if _taken(port)),
+        proxies=_proxies(environment or {}),
     )
+
+
+def token_file(path: str, uid: int) -> TokenFile:
+    """The token file at `path`, as the user `uid` of the containers will find it; what stands in it is not kept."""
+    file = Path(path).expanduser().absolute()
+    if not file.is_file():
+        return TokenFile(str(file), exists=False)
+    return TokenFile(str(file), exists=True, readable=_readable(file, uid), empty=file.stat().st_size == 0)
 
 
 def model_folder(path: str, uid: int) -> ModelFolder:
@@ -71,6 +81,19 @@ def _first_record(file: Path) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"its first record is {type(value).__name__}, not an object with columns")
     return value
+
+
+def _proxies(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    names = [name for upper in _PROXIES for name in (upper, upper.lower())]
+    return tuple((name, _without_password(environment[name])) for name in names if environment.get(name))
+
+
+def _without_password(address: str) -> str:
+    """A proxy's address without user and password."""
+    if "@" not in address:
+        return address
+    scheme, mark, rest = address.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else address.rpartition("@")[2]
 
 
 def _readable(file: Path, uid: int) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from grpo_stack.facts import DatasetFile, Engine, GpuReading, Host, ModelFolder
+from grpo_stack import devices, inputs
+from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, Host, ModelFolder, TokenFile
+from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.plan import StackPlan
-from grpo_stack.split import SHARED, Split
+from grpo_stack.programs import SERVER, TRAINER
+
+__all__ = ["Facts", "Finding", "check"]
 
 ENGINE, COMPOSE = (25, 0), (2, 24)
 """What `healthcheck.start_interval` needs (Docker's documentation)."""
@@ -18,24 +22,11 @@ IMAGE_BYTES = {"cuda": 30 * 10**9, "cpu": 9 * 10**9}
 
 REBUILD_BYTES = 10**9
 
-CHECKPOINT_BYTES = 2 * 10**9
+MEMORY_BYTES = {"cuda": 24 * 10**9, "cpu": 4 * 10**9}
+"""Memory of this host that both roles take at least; an estimate, so that less is only warned about."""
 
-
-@dataclass(frozen=True)
-class Finding:
-    """The outcome of one check."""
-
-    check: str
-    level: str
-    """`ok`, `warning` or `problem`."""
-    found: str
-    fix: str = ""
-    """What to do about it."""
-    described: bool = False
-    """The description is wrong, not the host."""
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.found}" + (f"; {self.fix}" if self.fix else "")
+_OWN_NAMES = (SERVER, TRAINER)
+"""Host names inside the private network."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class Facts:
 
     host: Host
     engine: Engine | None
-    engine_problem: str = ""
+    engine_problems: tuple[str, ...] = ()
     """Why there is no engine; empty as well as `engine` None: nobody asked."""
     images_built: bool = False
     """An earlier build left images, so that a new one adds little."""
@@ -53,41 +44,51 @@ class Facts:
     dataset: DatasetFile | None = None
     missing_files: tuple[str, ...] = ()
     """Reward files that the description names and that are not there."""
+    token: TokenFile | None = None
+    """None: HF_TOKEN_PATH names no file."""
+    token_in_environment: bool = False
+    """HF_TOKEN holds a token, which no container is given."""
+    offline: bool = False
+    """HF_HUB_OFFLINE is set: nothing will be fetched."""
+    cache: CacheVolume | None = None
 
 
 def check(plan: StackPlan, facts: Facts) -> tuple[Finding, ...]:
-    """Every finding at once, problems or not."""
-    findings = [*_engine(facts), *_images(plan, facts), *_gpus(plan, facts), *_folders(facts)]
-    findings += [*_ports(plan, facts.host), *_model(facts.model), *_dataset(facts.dataset)]
-    findings += [
-        Finding("data.rewards", "problem", f"there is no file {file}", "mind the path", described=True)
-        for file in facts.missing_files
-    ]
+    """Every finding at once, problems or not, those of the GPUs among them."""
+    findings = [*_engine(facts), *_images(plan, facts), *devices.check(plan, facts.gpus, facts.engine)]
+    findings += _ports(plan, facts.host)
+    findings += [*_memory(plan, facts.host), *_token(facts), *_proxies(plan, facts.host), *_offline(facts)]
+    findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.missing_files)
     return tuple(findings)
 
 
 def _engine(facts: Facts) -> Iterable[Finding]:
     engine = facts.engine
+    for problem in facts.engine_problems:
+        found, _, fix = problem.partition("; ")
+        yield Finding(_subject(problem), PROBLEM, found, fix)
     if engine is None:
-        if facts.engine_problem:
-            yield Finding("docker", "problem", facts.engine_problem)
         return
+    yield Finding("permission", OK, "this user may use Docker")
     if engine.podman:
-        yield Finding(
-            "docker", "problem", "podman answers in Docker's name and ignores GPU reservations", "use Docker Engine"
-        )
-    if _version(engine.version) < ENGINE:
-        yield Finding(
-            "docker", "problem", f"Engine {engine.version} found, 25 needed", "upgrade it, or let `make build` do that"
-        )
-    if _version(engine.compose_version) < COMPOSE:
-        yield Finding(
-            "docker",
-            "problem",
-            f"Compose {engine.compose_version} found, 2.24 needed",
-            "upgrade it, or let `make build` do that",
-        )
-    yield Finding("docker", "ok", f"Engine {engine.version}, Compose {engine.compose_version}")
+        found = "podman answers in Docker's name and ignores GPU reservations"
+        yield Finding("engine", PROBLEM, found, "use Docker Engine")
+    for name, title, version, needed in (
+        ("engine", "Engine", engine.version, ENGINE),
+        ("compose", "Compose", engine.compose_version, COMPOSE),
+    ):
+        if _version(version) < needed:
+            found = f"{title} {version} found, {'.'.join(map(str, needed)).removesuffix('.0')} needed"
+            yield Finding(name, PROBLEM, found, "upgrade it, or let `make build` do that")
+        else:
+            yield Finding(name, OK, f"{title} {version}")
+
+
+def _subject(problem: str) -> str:
+    """The check that one of the engine's own error lines belongs to."""
+    if problem.startswith("no permission"):
+        return "permission"
+    return "compose" if problem.startswith("no Docker Compose") else "engine"
 
 
 def _images(plan: StackPlan, facts: Facts) -> Iterable[Finding]:
@@ -99,115 +100,95 @@ def _images(plan: StackPlan, facts: Facts) -> Iterable[Finding]:
     found = f"{_gigabytes(free)} free in {engine.data_root}"
     if free < needed:
         fix = f"building the images takes {_gigabytes(needed)}; free some (docker system df shows what takes it)"
-        yield Finding("image space", "problem", found, fix)
+        yield Finding("image-space", PROBLEM, found, fix)
     else:
-        yield Finding("image space", "ok", found)
-
-
-def _gpus(plan: StackPlan, facts: Facts) -> Iterable[Finding]:
-    if plan.split is None:
-        return
-    gpus = facts.gpus.gpus
-    if not gpus:
-        reason = facts.gpus.problem or "this host has none"
-        yield Finding("gpus", "problem", f"no GPU found ({reason})", "run the CPU demo instead: make up, without MODEL")
-        return
-    known = {name: gpu.index for gpu in gpus for name in (str(gpu.index), gpu.uuid) if name}
-    missing = [gpu for gpu in plan.split.gpus if gpu not in known]
-    if missing:
-        text = f"the split names GPU {', '.join(missing)}, this host has {len(gpus)} ({gpus[0].index}-{gpus[-1].index})"
-        yield Finding("gpus", "problem", text, f"choose another split, {suggest(len(gpus))} for example")
-    elif twice := _named_twice(plan.split, known):
-        yield Finding("gpus", "problem", f"{twice} are one GPU", "name each GPU once, by index or by UUID")
-    else:
-        yield Finding("gpus", "ok", f"{len(gpus)} found, {len(plan.split.gpus)} used")
-    if plan.split.mode == SHARED:
-        fix = "give each side its own GPUs for real runs"
-        yield Finding("split", "warning", "server and trainer share one GPU, which is for development only", fix)
-    if facts.engine and facts.engine.gpus_usable is False:
-        fix = "install and configure the NVIDIA Container Toolkit (docs.nvidia.com, `nvidia-ctk runtime configure`)"
-        yield Finding("container toolkit", "problem", "the engine has neither NVIDIA's runtime nor a CDI device", fix)
-
-
-def _named_twice(split: Split, known: Mapping[str, int]) -> str:
-    """The first two names of the split that are one GPU, an index and a UUID."""
-    seen: dict[int, str] = {}
-    for name in split.gpus:
-        if known[name] in seen:
-            return f"{seen[known[name]]} and {name}"
-        seen[known[name]] = name
-    return ""
-
-
-def suggest(count: int) -> str:
-    """A split for `count` GPUs: the server gets the largest power of two that leaves the trainer at least as many."""
-    if count < 2:
-        return "shared"
-    server = 1
-    while server * 4 <= count:
-        server *= 2
-    return f"{server}:{count - server}"
-
-
-def _folders(facts: Facts) -> Iterable[Finding]:
-    for folder in facts.host.folders:
-        if folder.writable is False:
-            yield Finding(
-                "outputs", "problem", f"{folder.path} is not writable", "change its owner, or name another folder"
-            )
-        elif folder.free_bytes is not None and folder.free_bytes < CHECKPOINT_BYTES:
-            text = f"{_gigabytes(folder.free_bytes)} free in {folder.path}"
-            yield Finding(
-                "outputs", "problem", text, f"a checkpoint needs {_gigabytes(CHECKPOINT_BYTES)} or more; free some"
-            )
-        else:
-            yield Finding("outputs", "ok", f"{folder.path} is writable")
+        yield Finding("image-space", OK, found)
 
 
 def _ports(plan: StackPlan, host: Host) -> Iterable[Finding]:
     taken = {entry.port for entry in host.ports_in_use}
     if plan.server and plan.server.publish in taken:
         text = f"port {plan.server.publish} of 127.0.0.1 is taken"
-        yield Finding("server.publish", "problem", text, "choose another, or leave it out to publish none")
+        yield Finding("server.publish", PROBLEM, text, "choose another, or leave it out to publish none")
 
 
-def _model(model: ModelFolder | None) -> Iterable[Finding]:
-    if model is None:
-        return
-    if not model.exists:
-        yield Finding("model", "problem", f"there is no folder {model.path}", "mind the path, or give a Hub id", True)
-    elif not model.has_config:
+def _memory(plan: StackPlan, host: Host) -> Iterable[Finding]:
+    shared = {role.name: _bytes(role.shm) for role in (plan.server, plan.trainer) if role}
+    sizes = ", ".join(f"{name} {_gigabytes(size)}" for name, size in shared.items())
+    free = host.memory_available_bytes
+    found = f"{_gigabytes(free)} of {_gigabytes(host.memory_total_bytes)} available"
+    # A container's /dev/shm is memory of this host, taken only as it fills.
+    if free < sum(shared.values()):
         yield Finding(
-            "model", "problem", f"{model.path} holds no config.json", "name the folder that a model was saved to", True
+            "shm", WARNING, f"{sizes} may be asked for, {_gigabytes(free)} are available", "end other programs"
         )
-    elif model.unreadable:
-        text = f"{', '.join(model.unreadable[:3])} in {model.path} cannot be read by the containers' user"
-        yield Finding("model", "problem", text, f"run: chmod a+r {model.path}/*")
     else:
-        yield Finding("model", "ok", f"{model.path} holds a model")
-
-
-def _dataset(dataset: DatasetFile | None) -> Iterable[Finding]:
-    if dataset is None:
-        return
-    if not dataset.exists:
-        yield Finding(
-            "data.dataset", "problem", f"there is no file {dataset.path}", "mind the path, or give a Hub id", True
-        )
-    elif dataset.problem:
-        yield Finding(
-            "data.dataset", "problem", f"{dataset.path}: {dataset.problem}", "write one JSON object a line", True
-        )
-    elif dataset.columns is not None and "prompt" not in dataset.columns:
-        columns = ", ".join(dataset.columns) or "none"
-        text = f"{dataset.path} has no column `prompt` (found: {columns})"
-        yield Finding("data.dataset", "problem", text, "GRPO needs one: text, or a list of messages", True)
+        yield Finding("shm", OK, f"of their own: {sizes}")
+    if free < MEMORY_BYTES[plan.accelerator]:
+        fix = f"loading and training take {_gigabytes(MEMORY_BYTES[plan.accelerator])} or more; end other programs"
+        yield Finding("memory", WARNING, found, fix)
     else:
-        yield Finding("data.dataset", "ok", f"{dataset.path} has prompts")
+        yield Finding("memory", OK, found)
+
+
+def _token(facts: Facts) -> Iterable[Finding]:
+    token = facts.token
+    if token is None:
+        if facts.token_in_environment:
+            fix = "write it into a file and name that: export HF_TOKEN_PATH=FILE"
+            yield Finding("token", WARNING, "HF_TOKEN is set, which no container is given", fix)
+        else:
+            yield Finding("token", OK, "none, which does for public models (HF_TOKEN_PATH names a file with one)")
+    elif not token.exists:
+        yield Finding(
+            "token", PROBLEM, f"HF_TOKEN_PATH names {token.path}, which is no file", "mind the path, or unset it"
+        )
+    elif not token.readable:
+        found = f"{token.path} cannot be read by the containers' user"
+        yield Finding("token", PROBLEM, found, "give them a copy that they can read, outside of the checkout")
+    elif token.empty:
+        yield Finding("token", WARNING, f"{token.path} is empty", "write a token into it, or unset HF_TOKEN_PATH")
+    else:
+        yield Finding("token", OK, f"in {token.path}")
+
+
+def _proxies(plan: StackPlan, host: Host) -> Iterable[Finding]:
+    names = {name for name, _ in host.proxies}
+    exempt = all(set(_OWN_NAMES) <= set(str(role.env.get("NO_PROXY", "")).split(",")) for role in plan.roles)
+    if not exempt:
+        found = f"{', '.join(_OWN_NAMES)} are not exempt in every container"
+        yield Finding("proxies", PROBLEM, found, "calls between the roles would go to a proxy; this is a fault of ours")
+    for name, value in host.proxies:
+        if name.lower() != "no_proxy" and re.match(r"(\w+://)?(localhost|127\.|\[::1\])", value):
+            found = f"{name}={value} means the container itself inside of one"
+            yield Finding("proxies", WARNING, found, "name the proxy by an address that containers reach")
+    for name in ("http_proxy", "https_proxy"):
+        if name in names and name.upper() not in names:
+            found = f"{name} is set, but containers are given {name.upper()}"
+            yield Finding("proxies", WARNING, found, f"run: export {name.upper()}=${name}")
+    if exempt:
+        set_ones = ", ".join(sorted(names)) or "none set"
+        yield Finding("proxies", OK, f"{set_ones}; the roles reach each other without one")
+
+
+def _offline(facts: Facts) -> Iterable[Finding]:
+    if not facts.offline:
+        return
+    if facts.cache is not None and facts.cache.exists is False:
+        found = "HF_HUB_OFFLINE is set, and this project has no cache volume yet"
+        yield Finding("offline", PROBLEM, found, "run once with HF_HUB_OFFLINE=0, which fills it")
+    else:
+        found = "HF_HUB_OFFLINE is set: only what the cache volume holds will be used"
+        yield Finding("offline", OK, f"{found}; the prefetch service looks whether that is complete")
 
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
+def _bytes(size: str) -> int:
+    """Docker's notation: `16gb` is binary."""
+    return int(size.removesuffix("gb")) * 2**30
 
 
 def _gigabytes(count: int) -> str:

@@ -1,24 +1,22 @@
-"""From a description to a stack that may start: what to run on, what this host offers, and the files of the run."""
+"""From a description to a stack that may start: what to run on, whether the checks allow it, and the files of the run."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from grpo_stack import bundle, description, engine, host, preflight, presets, programs, spec, words
+from grpo_stack import bundle, description, devices, engine, presets, topology, words
 from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
-from grpo_stack.facts import Engine, GpuReading
+from grpo_stack.facts import GpuReading
+from grpo_stack.findings import PROBLEM, Finding
 from grpo_stack.lifecycle import Stack
 from grpo_stack.plan import StackPlan
-from grpo_stack.preflight import Facts, Finding
 from grpo_stack.render import compose
-from grpo_stack.spec import StackSpec
 from grpo_stack.words import Variable
 
 CONTAINER_UID = 10001
@@ -39,7 +37,7 @@ def choose(described: Description, found: GpuReading) -> Description:
         return described
     if len(found.gpus) == 1:
         return description.changed(described, {"split": "colocate"})
-    return description.changed(described, {"split": preflight.suggest(len(found.gpus))})
+    return description.changed(described, {"split": devices.suggest(len(found.gpus))})
 
 
 def named(described: Description, now: time.struct_time) -> Description:
@@ -58,37 +56,32 @@ def settled(described: Description, environment: Mapping[str, str]) -> Descripti
     return description.changed(described, overrides) if overrides else described
 
 
-def check(
-    described: Description, planned: StackPlan, found: GpuReading, with_engine: bool = True
-) -> tuple[Finding, ...]:
-    """Every finding about this host and the files that the description names; `with_engine` asks Docker too."""
-    stack, directory = described.spec, described.directory
-    docker, problem = _engine() if with_engine else (None, "")
-    local_model = spec.is_path(stack.model)
-    facts = Facts(
-        host=host.read([description.absolute(stack.outputs, directory)], [p for p in [stack.server.publish] if p]),
-        engine=docker,
-        engine_problem=problem,
-        images_built=docker is not None and _images_built(docker, planned.tag),
-        gpus=found,
-        model=host.model_folder(description.absolute(words.literal(stack.model), directory), owner()[0])
-        if local_model
-        else None,
-        dataset=host.dataset_file(description.absolute(stack.data.dataset, directory))
-        if spec.is_file(stack.data.dataset)
-        else None,
-        missing_files=tuple(file for file in _files(described) if not Path(file).is_file()),
-    )
-    source = _source(stack, directory)
-    return (*preflight.check(planned, facts), *([source] if source else []))
+def placed(described: Description, found: GpuReading) -> tuple[Description, str]:
+    """The same description with GPUs chosen for a split that was given in counts, and a sentence about the choice.
+
+    The sentence is empty, and the description the same one, where the first GPUs are as good as any.
+    """
+    if described.spec.accelerator == "cpu" or not described.spec.gpus.counted:
+        return described, ""
+    choice = topology.choose(described.spec.gpus, found.gpus)
+    if choice.split.gpus == described.spec.gpus.gpus:
+        return described, ""
+    return description.changed(described, {"split": topology.text(choice.split)}), str(choice)
 
 
-def demand(findings: tuple[Finding, ...]) -> None:
-    """DescriptionError or HostError with every problem among `findings`; nothing if there is none."""
-    problems = [finding for finding in findings if finding.level == "problem"]
-    if problems:
-        kind = DescriptionError if any(problem.described for problem in problems) else HostError
-        raise kind(str(problem) for problem in problems)
+def fault(findings: Iterable[Finding]) -> DescriptionError | HostError | None:
+    """The error that holds every problem among `findings`, blamed on the description if any of them is; None without."""
+    problems = [finding for finding in findings if finding.level == PROBLEM]
+    if not problems:
+        return None
+    kind = DescriptionError if any(problem.described for problem in problems) else HostError
+    return kind(str(problem) for problem in problems)
+
+
+def demand(findings: Iterable[Finding]) -> None:
+    """Raise that error if there is one."""
+    if error := fault(findings):
+        raise error
 
 
 def write(described: Description, planned: StackPlan, project: str) -> Stack:
@@ -123,32 +116,3 @@ def hand_over(stack: Stack) -> None:
         for folder, names, files in os.walk(stack.run_folder):
             for name in (folder, *(os.path.join(folder, entry) for entry in (*names, *files))):  # noqa: PTH118
                 os.chown(name, 0, 0, follow_symlinks=False)
-
-
-def _engine() -> tuple[Engine | None, str]:
-    """The engine, or why there is none to use."""
-    try:
-        return engine.read(), ""
-    except HostError as fault:
-        return None, str(fault)
-
-
-def _files(described: Description) -> list[str]:
-    rewards = [reward.rpartition(":")[0] for reward in described.spec.data.rewards if spec.is_reward_file(reward)]
-    return [description.absolute(file, described.directory) for file in rewards]
-
-
-def _images_built(docker: Engine, tag: str) -> bool:
-    """Whether an earlier build left both images."""
-    names = [f"grpo-stack/{name}:{tag}" for name in (programs.SERVER, programs.TRAINER)]
-    argv = [docker.client, "image", "inspect", "--format", "{{.Id}}", *names]
-    return subprocess.run(argv, capture_output=True, timeout=30, check=False).returncode == 0
-
-
-def _source(stack: StackSpec, directory: Path) -> Finding | None:
-    """A problem if the checkout that images are built from is not where the description says."""
-    dockerfile = Path(description.absolute(stack.source, directory)) / "docker" / "Dockerfile"
-    if dockerfile.is_file():
-        return None
-    fix = "run it in the checkout, or set `source` to its folder"
-    return Finding("source", "problem", f"there is no {dockerfile}", fix, described=True)

@@ -120,7 +120,7 @@ def _grown(cost: dict[tuple[int, int], int], ids: Sequence[int], size: int) -> t
     """A side of `size`, grown from each id in turn by the one that is linked best; the best of those."""
     found = []
     for seed in ids:
-        side = (seed,)
+        side: tuple[int, ...] = (seed,)
         while len(side) < size:
             more = (tuple(sorted((*side, index))) for index in ids if index not in side)
             side = min(more, key=lambda grown: (_cost(cost, grown), grown))

@@ -58,7 +58,10 @@ TABLE = {
     "memory.server": Row("facts memory", pure=True),
     "memory.trainer": Row("facts memory", pure=True),
     "topology": Row("facts split", pure=True),
-    "preflight": Row("facts memory plan split", pure=True),
+    "findings": Row("errors", pure=True),
+    "devices": Row("facts findings plan split topology", pure=True),
+    "inputs": Row("facts findings", pure=True),
+    "preflight": Row("devices facts findings inputs plan programs", pure=True),
     # the edges: one module for each outside thing
     "time_limit": Row(),
     "http_call": Row("time_limit"),
@@ -75,12 +78,15 @@ TABLE = {
     "description": Row("errors presets render spec"),
     "bundle": Row("description plan render"),
     "start": Row(
-        "bundle description engine errors facts gpus host lifecycle plan preflight presets programs render spec words"
+        "bundle description devices engine errors facts findings lifecycle plan presets render topology words"
     ),
+    "doctor": Row("description engine errors facts findings gpus host models plan preflight programs spec words"),
+    "overview": Row("plan render words", pure=True),
     # the command line
     "arguments": Row("errors"),
     "cli": Row(
-        "arguments bundle description engine errors gpus lifecycle pins plan progress readiness render start supervise"
+        "arguments bundle description doctor engine errors findings lifecycle overview pins plan progress readiness "
+        "render start supervise"
     ),
     # the training side, which runs in the containers
     "rewards": Row("errors"),

@@ -10,7 +10,7 @@ import yaml
 
 from grpo_stack import arguments, cli, pins
 
-COMMANDS = ["render", "up", "down", "status", "logs", "wait", "pins"]
+COMMANDS = ["render", "up", "doctor", "plan", "down", "status", "logs", "wait", "pins"]
 
 
 def run(*words, cwd=None):
@@ -90,6 +90,75 @@ def test_several_problems_are_several_lines(capsys, tmp_path, monkeypatch):
     assert cli.main(["render"]) == 2
 
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+CPU = ["--preset", "cpu", "--set", "source=" + str(Path(__file__).parent.parent)]
+
+
+def without_docker(monkeypatch, tmp_path):
+    """A host whose Docker is not installed, and a user without proxies or tokens."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_doctor_shows_every_check_and_ends_with_exit_code_3_on_a_host_that_cannot(capsys, tmp_path, monkeypatch):
+    without_docker(monkeypatch, tmp_path)
+
+    assert cli.main(["doctor", *CPU]) == 3
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("problem  engine")
+    assert "Docker is not installed" in lines[0]
+    assert "→ run: make engine" in lines[1]
+    assert lines[-1].startswith("1 problem")
+
+
+def test_doctor_tells_programs_the_same(capsys, tmp_path, monkeypatch):
+    without_docker(monkeypatch, tmp_path)
+
+    assert cli.main(["doctor", *CPU, "--json"]) == 3
+
+    printed = json.loads(capsys.readouterr().out)
+    levels = {entry["check"]: entry["level"] for entry in printed["checks"]}
+    assert printed["ready"] is False
+    assert (levels["engine"], levels["outputs"], levels["token"]) == ("problem", "ok", "ok")
+
+
+def test_a_check_can_be_left_out_of_doctor_and_of_up_and_that_is_said(capsys, tmp_path, monkeypatch):
+    without_docker(monkeypatch, tmp_path)
+
+    assert cli.main(["doctor", *CPU, "--skip", "engine"]) == 0
+    assert "skipped  engine" in capsys.readouterr().out
+    assert cli.main(["up", "--check", "description", *CPU, "--skip", "outputs"]) == 0
+    assert "grpo-stack: skipped: outputs: left out on request" in capsys.readouterr().err
+    assert cli.main(["up", *CPU, "--skip", "motor"]) == 2
+    assert "there is no check 'motor'" in capsys.readouterr().err
+
+
+def test_a_wrong_description_is_exit_code_2_in_doctor(capsys, tmp_path, monkeypatch):
+    without_docker(monkeypatch, tmp_path)
+
+    assert cli.main(["doctor", *CPU, "--dataset", "none.jsonl"]) == 2
+    assert "there is no file" in capsys.readouterr().out
+
+
+def test_plan_shows_what_each_role_runs_and_where(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert cli.main(["plan", "--model", "org/name", "--split", "2:6"]) == 0
+    text = capsys.readouterr().out
+    assert cli.main(["plan", "--model", "org/name", "--split", "2:6", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+
+    assert "vllm-server (GPU 0,1, /dev/shm 16gb, without internet)" in text
+    assert "\n  vllm serve org/name " in text
+    assert list(data["roles"]) == ["prefetch", "vllm-server", "trainer"]
+    assert data["roles"]["vllm-server"]["command"][:3] == ["vllm", "serve", "org/name"]
+    assert data["roles"]["trainer"]["gpus"] == ["2", "3", "4", "5", "6", "7"]
+    assert data["roles"]["trainer"]["command"][:2] == ["grpo-stack", "wait"]
 
 
 def test_pins_are_shown_for_people_and_for_programs(capsys):

@@ -69,3 +69,32 @@ def test_a_dataset_file_is_known_by_its_first_record(name, text, columns, proble
 
 def test_a_dataset_file_that_is_missing_is_no_error_here(tmp_path):
     assert not host.dataset_file(str(tmp_path / "none.jsonl")).exists
+
+
+def test_proxies_are_read_without_passwords():
+    environment = {
+        "HTTPS_PROXY": "http://user:secret@proxy:3128",
+        "https_proxy": "user:sec@ret@proxy:3128",
+        "NO_PROXY": "localhost",
+        "HTTP_PROXY": "",
+        "PATH": "/bin",
+    }
+
+    assert host.read(environment=environment).proxies == (
+        ("HTTPS_PROXY", "http://proxy:3128"),
+        ("https_proxy", "proxy:3128"),
+        ("NO_PROXY", "localhost"),
+    )
+
+
+def test_a_token_file_is_looked_at_as_the_containers_user(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("hf_x")
+    file.chmod(0o600)
+
+    others, owner = (host.token_file(str(file), os.getuid() + more) for more in (1, 0))
+
+    assert (others.exists, others.readable, owner.readable, owner.empty) == (True, False, True, False)
+    file.write_text("")
+    assert host.token_file(str(file), os.getuid()).empty
+    assert not host.token_file(str(tmp_path), os.getuid()).exists

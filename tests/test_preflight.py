@@ -2,8 +2,19 @@ import dataclasses
 
 import pytest
 
-from grpo_stack import plan, preflight, spec
-from grpo_stack.facts import DatasetFile, Engine, FolderSpace, Gpu, GpuReading, Host, ModelFolder, PortInUse
+from grpo_stack import findings, plan, preflight, spec
+from grpo_stack.facts import (
+    CacheVolume,
+    DatasetFile,
+    Engine,
+    FolderSpace,
+    Gpu,
+    GpuReading,
+    Host,
+    ModelFolder,
+    PortInUse,
+    TokenFile,
+)
 from grpo_stack.preflight import Facts
 
 GB = 10**9
@@ -35,7 +46,7 @@ HOST = Host(
 
 
 def gpus(count):
-    fields = {field.name: None for field in dataclasses.fields(Gpu)} | {"links": ()}
+    fields = {field.name: None for field in dataclasses.fields(Gpu)} | {"links": (), "driver_version": "580.95.05"}
     return GpuReading(tuple(Gpu(**{**fields, "index": index, "uuid": uuid(index)}) for index in range(count)))
 
 
@@ -56,30 +67,40 @@ def problems(data=None, **changes):
 
 def test_a_good_host_has_no_problem_and_says_what_it_has():
     assert {finding.level for finding in check()} == {"ok"}
-    assert "docker: Engine 26.1.5, Compose 2.26.1" in map(str, check())
+    assert {"engine: Engine 26.1.5", "compose: Compose 2.26.1"} <= set(map(str, check()))
 
 
 @pytest.mark.parametrize(
     ("data", "changes", "message"),
     [
-        (None, {"engine": None, "engine_problem": "no answer"}, "docker: no answer"),
+        (None, {"engine": None, "engine_problems": ("no answer",)}, "engine: no answer"),
+        (
+            None,
+            {"engine": None, "engine_problems": ("no permission for Docker at /x; run: y",)},
+            "permission: no permission for Docker at /x; run: y",
+        ),
+        (
+            None,
+            {"engine": None, "engine_problems": ("no Docker Compose with /usr/bin/docker; run: make engine",)},
+            "compose: no Docker Compose with /usr/bin/docker; run: make engine",
+        ),
         (
             None,
             {"engine": dataclasses.replace(ENGINE, version="20.10.24")},
-            "docker: Engine 20.10.24 found, 25 needed; upgrade it, or let `make build` do that",
+            "engine: Engine 20.10.24 found, 25 needed; upgrade it, or let `make build` do that",
         ),
         (
             None,
             {"engine": dataclasses.replace(ENGINE, compose_version="2.23.3")},
-            "docker: Compose 2.23.3 found, 2.24 needed; upgrade it, or let `make build` do that",
+            "compose: Compose 2.23.3 found, 2.24 needed; upgrade it, or let `make build` do that",
         ),
-        (None, {"engine": dataclasses.replace(ENGINE, podman=True)}, "docker: podman answers in Docker's name"),
+        (None, {"engine": dataclasses.replace(ENGINE, podman=True)}, "engine: podman answers in Docker's name"),
         (
             None,
             {"engine": dataclasses.replace(ENGINE, data_root_free_bytes=5 * GB)},
-            "image space: 5.0 GB free in /var/lib/docker; building the images takes 30.0 GB",
+            "image-space: 5.0 GB free in /var/lib/docker; building the images takes 30.0 GB",
         ),
-        (None, {"engine": dataclasses.replace(ENGINE, gpus_usable=False)}, "container toolkit: the engine has neither"),
+        (None, {"engine": dataclasses.replace(ENGINE, gpus_usable=False)}, "toolkit: the engine has neither"),
         (None, {"gpus": GpuReading((), "no driver")}, "gpus: no GPU found (no driver); run the CPU demo instead"),
         (
             None,
@@ -125,7 +146,7 @@ def test_what_stands_in_the_way_is_found_and_says_the_way_out(data, changes, mes
 
 
 def test_all_problems_come_at_once():
-    found = problems(engine=None, engine_problem="down", gpus=gpus(0), dataset=DatasetFile("/d.jsonl", False))
+    found = problems(engine=None, engine_problems=("down",), gpus=gpus(0), dataset=DatasetFile("/d.jsonl", False))
 
     assert len(found) == 3
 
@@ -142,22 +163,68 @@ def test_built_images_need_little_space_and_the_cpu_stack_no_gpu():
     assert problems({"accelerator": "cpu"}, engine=small, images_built=True, gpus=gpus(0)) == []
 
 
-@pytest.mark.parametrize(("count", "split"), [(2, "1:1"), (3, "1:2"), (4, "2:2"), (6, "2:4"), (7, "2:5"), (8, "4:4")])
-def test_the_split_for_a_number_of_gpus_gives_the_server_a_power_of_two(count, split):
-    assert preflight.suggest(count) == split
+@pytest.mark.parametrize(
+    ("token", "level", "found"),
+    [
+        (TokenFile("/t", exists=False), "problem", "HF_TOKEN_PATH names /t, which is no file"),
+        (TokenFile("/t", exists=True, readable=False), "problem", "/t cannot be read by the containers' user"),
+        (TokenFile("/t", exists=True, empty=True), "warning", "/t is empty"),
+        (TokenFile("/t", exists=True), "ok", "in /t"),
+    ],
+)
+def test_a_token_file_must_be_of_use_to_the_containers(token, level, found):
+    (finding,) = (finding for finding in check(token=token) if finding.check == "token")
+
+    assert (finding.level, finding.found) == (level, found)
 
 
-def test_a_gpu_named_by_uuid_is_found_and_not_counted_twice():
-    assert problems({"split": f"{uuid(0)}:1"}) == []
-    assert problems({"split": f"{uuid(1)},0:1"}) == [
-        f"gpus: {uuid(1)} and 1 are one GPU; name each GPU once, by index or by UUID"
-    ]
-    assert problems({"split": f"{uuid(9)}:1"})[0].startswith(
-        f"gpus: the split names GPU {uuid(9)}, this host has 8 (0-7)"
-    )
+def test_a_token_in_the_environment_reaches_no_container():
+    (finding,) = (finding for finding in check(token_in_environment=True) if finding.check == "token")
+
+    assert (finding.level, finding.found) == ("warning", "HF_TOKEN is set, which no container is given")
 
 
-def test_a_shared_gpu_is_warned_about():
-    (warning,) = [str(finding) for finding in check({"split": "shared"}) if finding.level == "warning"]
+@pytest.mark.parametrize(
+    ("proxies", "warnings"),
+    [
+        ((("HTTPS_PROXY", "http://proxy:3128"), ("https_proxy", "http://proxy:3128")), []),
+        (
+            (("HTTPS_PROXY", "http://127.0.0.1:3128"),),
+            ["HTTPS_PROXY=http://127.0.0.1:3128 means the container itself inside of one"],
+        ),
+        ((("HTTP_PROXY", "localhost:8080"),), ["HTTP_PROXY=localhost:8080 means the container itself inside of one"]),
+        ((("https_proxy", "http://proxy"),), ["https_proxy is set, but containers are given HTTPS_PROXY"]),
+        ((("NO_PROXY", "localhost"),), []),
+    ],
+)
+def test_proxies_must_be_within_reach_of_containers_and_in_the_names_that_they_are_given(proxies, warnings):
+    found = check(host=dataclasses.replace(HOST, proxies=proxies))
 
-    assert "development only" in warning
+    assert [finding.found for finding in found if finding.level != "ok"] == warnings
+
+
+def test_a_plan_that_sends_its_roles_through_a_proxy_is_a_problem():
+    planned = plan.derive(spec.read(None))
+    trainer = dataclasses.replace(planned.trainer, env={"NO_PROXY": "vllm-server.example"})
+
+    found = preflight.check(dataclasses.replace(planned, trainer=trainer), WELL)
+
+    assert [finding.check for finding in found if finding.level == "problem"] == ["proxies"]
+
+
+def test_offline_needs_a_cache_volume():
+    assert problems(offline=True, cache=CacheVolume(exists=False))[0].startswith("offline: HF_HUB_OFFLINE is set, and")
+    assert problems(offline=True, cache=CacheVolume(exists=None)) == []
+    assert "offline" in {finding.check for finding in check(offline=True, cache=CacheVolume(exists=True))}
+    assert "offline" not in {finding.check for finding in check()}
+
+
+def test_little_memory_is_warned_about():
+    small = dataclasses.replace(HOST, memory_available_bytes=20 * GB)
+
+    assert [finding.check for finding in check(host=small) if finding.level == "warning"] == ["shm", "memory"]
+    assert {finding.level for finding in check({"accelerator": "cpu"}, host=small)} == {"ok"}
+
+
+def test_every_check_has_a_name_that_skip_knows():
+    assert {finding.check for finding in check()} <= set(findings.CHECKS)

@@ -6,7 +6,8 @@ import pytest
 from grpo_stack import description, start, words
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import GpuReading
-from grpo_stack.preflight import Finding
+from grpo_stack.findings import Finding
+from tests.test_devices import changed
 from tests.test_preflight import gpus
 
 NO_GPU = GpuReading((), "no driver")
@@ -31,6 +32,25 @@ def test_the_split_follows_from_the_number_of_gpus(count, split, load):
 def test_a_split_that_was_asked_for_stays(load):
     assert str(start.choose(load(split="2:6"), gpus(8)).spec.split) == "0-1:2-7"
     assert str(start.choose(load(preset="4-4"), gpus(2)).spec.split) == "0-3:4-7"
+
+
+def test_counted_gpus_are_exchanged_for_free_ones_and_named_ones_are_not(load):
+    used = changed(0, memory_used_mib=41000)
+
+    described, sentence = start.placed(load(split="1:2"), used)
+
+    assert (described.spec.gpus.server, described.spec.gpus.trainer) == (("1",), ("2", "3"))
+    assert described.data["split"] == "1:2,3"
+    assert sentence == "GPU 1 serve, 2,3 train; passed over: GPU 0 (41000 MiB in use, no process listed)"
+    for kept in (load(split="0:1,2"), load(split="4:4"), load(preset="cpu")):
+        assert start.placed(kept, used) == (kept, "")
+
+
+def test_a_lone_gpu_on_each_side_stays_an_id_in_the_description(load):
+    described, _ = start.placed(load(split="1:1"), changed(0, 3, memory_used_mib=41000))
+
+    assert described.spec.gpus.gpus == ("1", "2")
+    assert not described.spec.gpus.counted
 
 
 def test_without_gpu_and_without_a_wish_it_is_the_cpu_demo_with_the_other_flags_kept(load):
@@ -73,6 +93,7 @@ def test_problems_are_demanded_all_at_once_and_blamed_rightly():
     host, described = Finding("b", "problem", "full", "free some"), Finding("c", "problem", "none", "", True)
 
     start.demand((fine,))
+    assert start.fault((fine,)) is None
     with pytest.raises(HostError, match=r"^b: full; free some$"):
         start.demand((fine, host))
     with pytest.raises(DescriptionError) as caught:

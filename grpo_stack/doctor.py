@@ -1,0 +1,177 @@
+"""Reads all that a start depends on, the slow things side by side, and has it judged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_stack import description, engine, gpus, host, models, preflight, programs, spec, words
+from grpo_stack.description import Description
+from grpo_stack.errors import HostError
+from grpo_stack.facts import CacheVolume, Engine, GpuReading, ModelConfig
+from grpo_stack.findings import CHECKS, OK, PROBLEM, WARNING, Finding
+from grpo_stack.models import ModelReading
+from grpo_stack.plan import StackPlan
+from grpo_stack.preflight import Facts
+
+__all__ = ["CHECKS", "Caller", "Machine", "check", "look"]
+
+HUB_TIMEOUT_S = 3.0
+"""For the model's config. A Hub that cannot be reached must not hold up a start whose model is in the cache."""
+
+_CACHE = "hf-cache"
+_TRUE = {"1", "ON", "YES", "TRUE"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is the same for every description: the GPUs and the engine."""
+
+    gpus: GpuReading
+    engine: Engine | None = None
+    engine_problems: tuple[str, ...] = ()
+    """Why there is no engine; empty as well as `engine` None: it was not asked."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who starts what: the part of the outside that the checks depend on."""
+
+    environment: Mapping[str, str]
+    uid: int
+    """User of the containers, who must be able to read what is mounted into them."""
+    project: str = "grpo-stack"
+    """Compose project, whose cache volume is looked at when the Hub must not be asked."""
+
+
+def look(with_engine: bool = True) -> Machine:
+    """Ask NVML and, if wanted, Docker, both at the same time."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        asked = pool.submit(_engine) if with_engine else None
+        found = gpus.read()
+        return Machine(found, *(asked.result() if asked else ()))
+
+
+def check(described: Description, planned: StackPlan, machine: Machine, caller: Caller) -> tuple[Finding, ...]:
+    """Every finding about this host, the model, and the files that the description names."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        volume = _cache_volume(machine.engine, caller) if _offline(caller.environment) else None
+        asked = pool.submit(_model, described, volume, caller)
+        facts = _facts(described, planned, machine, caller, volume)
+        findings = preflight.check(planned, facts)
+        reading = asked.result()
+    named = _about(reading) if reading else ()
+    fitting = _fit(described, reading.config, machine.gpus) if reading and reading.config else ()
+    return (*findings, *named, *fitting, *_source(described))
+
+
+def _fit(described: Description, config: ModelConfig, found: GpuReading) -> tuple[Finding, ...]:
+    """What the model's facts say about memory and parallelism."""
+    return ()
+
+
+def _facts(
+    described: Description, planned: StackPlan, machine: Machine, caller: Caller, volume: CacheVolume | None
+) -> Facts:
+    stack, directory, environment = described.spec, described.directory, caller.environment
+    rewards = [reward.rpartition(":")[0] for reward in stack.data.rewards if spec.is_reward_file(reward)]
+    files = [description.absolute(file, directory) for file in rewards]
+    ports = [port for port in [stack.server.publish] if port]
+    model = description.absolute(words.literal(stack.model), directory) if spec.is_path(stack.model) else None
+    dataset = description.absolute(stack.data.dataset, directory) if spec.is_file(stack.data.dataset) else None
+    token = environment.get("HF_TOKEN_PATH")
+    return Facts(
+        host=host.read([description.absolute(stack.outputs, directory)], ports, environment),
+        engine=machine.engine,
+        engine_problems=machine.engine_problems,
+        images_built=machine.engine is not None and _images_built(machine.engine, planned.tag),
+        gpus=machine.gpus,
+        model=host.model_folder(model, caller.uid) if model else None,
+        dataset=host.dataset_file(dataset) if dataset else None,
+        missing_files=tuple(file for file in files if not Path(file).is_file()),
+        token=host.token_file(token, caller.uid) if token else None,
+        token_in_environment=bool(environment.get("HF_TOKEN")),
+        offline=_offline(environment),
+        cache=volume,
+    )
+
+
+def _model(described: Description, volume: CacheVolume | None, caller: Caller) -> ModelReading | None:
+    """The facts of the model; None for the CPU stack, which no GPU memory or parallelism limits."""
+    stack, environment = described.spec, caller.environment
+    if stack.accelerator == "cpu":
+        return None
+    name = words.literal(stack.model)
+    if spec.is_path(stack.model):
+        name = description.absolute(name, described.directory)
+        if not (Path(name) / "config.json").is_file():
+            return None  # said already, by the check of the folder itself
+    cache = models.cache_folder(environment)
+    if volume and volume.readable and volume.folder:
+        cache = Path(volume.folder) / "hub"
+    token = environment.get("HF_TOKEN_PATH")
+    hub = models.Hub(
+        endpoint=environment.get("HF_ENDPOINT") or models.Hub.endpoint,
+        token_file=Path(token).expanduser() if token else None,
+        timeout_s=HUB_TIMEOUT_S,
+    )
+    return models.read(name, stack.revision, offline=_offline(environment), cache=cache, hub=hub)
+
+
+def _about(reading: ModelReading) -> tuple[Finding, ...]:
+    if reading.problem is None:
+        shown = reading.config.architecture if reading.config else "its config"
+        return (Finding("model", OK, f"{shown}, read from the {reading.source}"),)
+    found, _, fix = reading.problem.removeprefix("model: ").partition("; ")
+    return (Finding("model", PROBLEM if reading.refused else WARNING, found, fix, described=reading.refused),)
+
+
+def _engine() -> tuple[Engine | None, tuple[str, ...]]:
+    """The engine, or why there is none to use."""
+    try:
+        return engine.read(), ()
+    except HostError as fault:
+        return None, fault.problems
+
+
+def _images_built(docker: Engine, tag: str) -> bool:
+    """Whether an earlier build left both images."""
+    names = [f"grpo-stack/{name}:{tag}" for name in (programs.SERVER, programs.TRAINER)]
+    return bool(_inspect(docker, "image", "{{.Id}}", *names))
+
+
+def _cache_volume(docker: Engine | None, caller: Caller) -> CacheVolume:
+    if docker is None:
+        return CacheVolume(exists=None)
+    found = _inspect(docker, "volume", "{{.Mountpoint}}", f"{caller.project}_{_CACHE}")
+    if not found:
+        return CacheVolume(exists=False if found is None else None)
+    return CacheVolume(exists=True, folder=found, readable=os.access(found, os.R_OK | os.X_OK))
+
+
+def _inspect(docker: Engine, kind: str, form: str, *names: str) -> str | None:
+    """What `docker … inspect` prints; None where one of `names` does not exist, empty without an answer in time."""
+    argv = [docker.client, kind, "inspect", "--format", form, *names]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=engine.CALL_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _offline(environment: Mapping[str, str]) -> bool:
+    """As huggingface_hub reads it (constants.py: ENV_VARS_TRUE_VALUES)."""
+    return environment.get("HF_HUB_OFFLINE", "").upper() in _TRUE
+
+
+def _source(described: Description) -> tuple[Finding, ...]:
+    """A problem if the checkout that images are built from is not where the description says."""
+    dockerfile = Path(description.absolute(described.spec.source, described.directory)) / "docker" / "Dockerfile"
+    if dockerfile.is_file():
+        return (Finding("source", OK, f"{dockerfile.parent.parent}"),)
+    fix = "run it in the checkout, or set `source` to its folder"
+    return (Finding("source", PROBLEM, f"there is no {dockerfile}", fix, described=True),)

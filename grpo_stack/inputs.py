@@ -1,0 +1,74 @@
+"""Are the files and folders that the description names fit for use? Decides on what `host` read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from grpo_stack.facts import DatasetFile, FolderSpace, ModelFolder
+from grpo_stack.findings import OK, PROBLEM, Finding
+
+CHECKPOINT_BYTES = 2 * 10**9
+"""Free space that the outputs folder must have at least: a checkpoint of a small model."""
+
+
+def check(
+    folders: Iterable[FolderSpace], model: ModelFolder | None, dataset: DatasetFile | None, missing: Iterable[str]
+) -> tuple[Finding, ...]:
+    """A finding for each; `model` and `dataset` are None where they come from the Hub, `missing` are reward files."""
+    findings = [*_folders(folders), *_model(model), *_dataset(dataset)]
+    for file in missing:
+        findings.append(Finding("data.rewards", PROBLEM, f"there is no file {file}", "mind the path", described=True))
+    return tuple(findings)
+
+
+def _folders(folders: Iterable[FolderSpace]) -> Iterable[Finding]:
+    for folder in folders:
+        if folder.writable is False:
+            fix = "change its owner, or name another folder"
+            yield Finding("outputs", PROBLEM, f"{folder.path} is not writable", fix)
+        elif folder.free_bytes is not None and folder.free_bytes < CHECKPOINT_BYTES:
+            text = f"{_gigabytes(folder.free_bytes)} free in {folder.path}"
+            yield Finding(
+                "outputs", PROBLEM, text, f"a checkpoint needs {_gigabytes(CHECKPOINT_BYTES)} or more; free some"
+            )
+        else:
+            yield Finding("outputs", OK, f"{folder.path} is writable")
+
+
+def _model(model: ModelFolder | None) -> Iterable[Finding]:
+    if model is None:
+        return
+    if not model.exists:
+        yield Finding("model", PROBLEM, f"there is no folder {model.path}", "mind the path, or give a Hub id", True)
+    elif not model.has_config:
+        yield Finding(
+            "model", PROBLEM, f"{model.path} holds no config.json", "name the folder that a model was saved to", True
+        )
+    elif model.unreadable:
+        text = f"{', '.join(model.unreadable[:3])} in {model.path} cannot be read by the containers' user"
+        yield Finding("model", PROBLEM, text, f"run: chmod a+r {model.path}/*")
+    else:
+        yield Finding("model", OK, f"{model.path} holds a model")
+
+
+def _dataset(dataset: DatasetFile | None) -> Iterable[Finding]:
+    if dataset is None:
+        return
+    if not dataset.exists:
+        yield Finding(
+            "data.dataset", PROBLEM, f"there is no file {dataset.path}", "mind the path, or give a Hub id", True
+        )
+    elif dataset.problem:
+        yield Finding(
+            "data.dataset", PROBLEM, f"{dataset.path}: {dataset.problem}", "write one JSON object a line", True
+        )
+    elif dataset.columns is not None and "prompt" not in dataset.columns:
+        columns = ", ".join(dataset.columns) or "none"
+        text = f"{dataset.path} has no column `prompt` (found: {columns})"
+        yield Finding("data.dataset", PROBLEM, text, "GRPO needs one: text, or a list of messages", True)
+    else:
+        yield Finding("data.dataset", OK, f"{dataset.path} has prompts")
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 10**9:.1f} GB"

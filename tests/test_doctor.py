@@ -1,0 +1,131 @@
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from grpo_stack import description, doctor, plan
+from grpo_stack.doctor import Caller, Machine
+from grpo_stack.facts import Engine, GpuReading
+from tests.test_preflight import ENGINE, gpus
+
+SOURCE = Path(__file__).parent.parent
+CONFIG = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 512,
+}
+CLOSED = {"HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+"""An environment in which the Hub cannot be reached, at once."""
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def check(machine, environment=CLOSED, preset=None, **flags):
+        described = description.load(None, preset, flags, [f"source={SOURCE}"])
+        caller = Caller({"HF_HOME": str(tmp_path / "home"), **environment}, uid=10001, project="stack")
+        return doctor.check(described, plan.derive(described.spec), machine, caller)
+
+    return check
+
+
+def about(name, findings):
+    return [(finding.level, finding.found) for finding in findings if finding.check == name]
+
+
+def client(folder, body):
+    """A `docker` that runs `body`, a shell script."""
+    file = folder / "docker"
+    file.write_text(f"#!/bin/sh\n{body}\n")
+    file.chmod(0o755)
+    return Engine(**{**vars(ENGINE), "client": str(file)})
+
+
+def cached(home, model):
+    """A cache in which the config of `model` lies."""
+    folder = home / "hub" / f"models--{model.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("c0ffee")
+    (folder / "snapshots" / "c0ffee").mkdir(parents=True)
+    (folder / "snapshots" / "c0ffee" / "config.json").write_text(json.dumps(CONFIG))
+
+
+def test_an_unreachable_hub_is_a_warning_that_names_what_stays_unchecked_and_costs_no_time(check):
+    before = time.monotonic()
+
+    findings = check(Machine(gpus(8)), model="org/name")
+
+    ((level, found),) = about("model", findings)
+    assert level == "warning"
+    assert "http://127.0.0.1:9 cannot be asked" in found
+    assert any("GPU memory are then not checked" in finding.fix for finding in findings)
+    assert time.monotonic() - before < 2 * doctor.HUB_TIMEOUT_S
+
+
+def test_a_model_that_is_none_is_the_descriptions_fault(check):
+    (finding,) = (entry for entry in check(Machine(gpus(8)), model="a/b/c") if entry.check == "model")
+
+    assert (finding.level, finding.described) == ("problem", True)
+    assert "neither a folder nor an id" in finding.found
+
+
+def test_the_hosts_cache_is_read_without_asking_the_hub(check, tmp_path):
+    cached(tmp_path / "home", "org/name")
+
+    assert about("model", check(Machine(gpus(8)), model="org/name")) == [
+        ("ok", "Qwen2ForCausalLM, read from the cache")
+    ]
+
+
+def test_offline_the_config_comes_from_the_cache_volume_if_it_can_be_seen(check, tmp_path):
+    volume = tmp_path / "volume"
+    cached(volume, "org/name")
+    docker = client(tmp_path, f'[ "$5" = stack_hf-cache ] && echo {volume}')
+
+    findings = check(Machine(gpus(8), docker), {**CLOSED, "HF_HUB_OFFLINE": "1"}, model="org/name")
+
+    assert about("model", findings) == [("ok", "Qwen2ForCausalLM, read from the cache")]
+    assert about("offline", findings)[0][0] == "ok"
+
+
+def test_offline_without_a_cache_volume_is_a_problem(check, tmp_path):
+    findings = check(Machine(gpus(8), client(tmp_path, "exit 1")), {**CLOSED, "HF_HUB_OFFLINE": "on"}, model="org/name")
+
+    assert about("offline", findings)[0][0] == "problem"
+    assert about("model", findings)[0][0] == "warning"
+
+
+def test_the_cpu_stack_does_not_ask_about_its_model(check):
+    assert about("model", check(Machine(GpuReading(())), preset="cpu", model="a/b/c")) == []
+
+
+def test_a_folder_without_config_is_said_once(check, tmp_path):
+    (tmp_path / "model").mkdir()
+
+    assert len(about("model", check(Machine(gpus(8)), model="./model"))) == 1
+
+
+def test_a_source_that_is_no_checkout_is_the_descriptions_fault(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    described = description.load(None, None, {}, ["source=/nowhere"])
+
+    findings = doctor.check(described, plan.derive(described.spec), Machine(gpus(8)), Caller(CLOSED, 10001))
+
+    assert about("source", findings) == [("problem", "there is no /nowhere/docker/Dockerfile")]
+
+
+def test_the_engine_is_asked_only_if_wanted(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+
+    assert doctor.look(with_engine=False).engine_problems == ()
+    (problem,) = doctor.look().engine_problems
+    assert problem.startswith("Docker is not installed")
