@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,7 +187,9 @@ def _wait(args: argparse.Namespace) -> int:
     command = args.next[1:] if args.next[:1] == ["--"] else args.next
     if args.once and command:
         raise DescriptionError("wait: --once is for health checks and runs no command; leave one of the two out")
-    expectation = readiness.Expectation(args.url, args.model, args.backend, args.world_size)
+    # The health check runs beside the server, in the server's own image: there is nothing to compare.
+    installed = {} if args.once else _installed()
+    expectation = readiness.Expectation(args.url, args.model, args.backend, args.world_size, installed)
     if args.once:
         until = time.monotonic() + args.timeout
         readiness.check_once(expectation, remaining_s=lambda: until - time.monotonic())
@@ -198,6 +201,19 @@ def _wait(args: argparse.Namespace) -> int:
         except OSError as fault:
             raise DescriptionError(f"wait: {command[0]} cannot be run: {fault.strerror}") from None
     return 0
+
+
+def _installed() -> dict[str, str]:
+    """Releases of what both sides must have alike, as far as it is installed here."""
+    from importlib import metadata
+
+    from grpo_stack import versions
+
+    found = {}
+    for name in versions.PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _reporter(url: str) -> Callable[[str, float], None]:

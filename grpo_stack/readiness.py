@@ -1,6 +1,6 @@
 """Is that vLLM server usable by this trainer? The one contract that the gate and the health check both ask.
 
-HTTP answers; /v1/models names the model; /server_info shows the settings that TRL needs; the world size is the plan's;
+HTTP answers; /v1/models names the model; /server_info shows the settings that TRL needs, and the versions that this side has; the world size is the plan's;
 one one-token completion comes back. /health alone proves nothing: vLLM answers 200 there while it is asleep, paused,
 or stuck in a weight update for ever.
 """
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from grpo_stack import versions
 from grpo_stack.errors import DescriptionError, NotReadyError
 from grpo_stack.vllm_api import OTHER_PROGRAM, Never, NotYet, Server
 
@@ -40,6 +41,9 @@ class Expectation:
     world_size: int | None = None
     """Ranks of the plan: tensor times pipeline times data parallel; None: any."""
 
+    installed: Mapping[str, str] = field(default_factory=dict)
+    """Releases on this side, by distribution; what is not in here is not compared."""
+
     completion_timeout_s: float = 60.0
     """For one one-token completion; the first one of a cold server compiles kernels."""
 
@@ -66,7 +70,7 @@ def check_once(
     )
     server.answer("/health")
     _check_model(server, expectation.model)
-    _check_settings(server, expectation.backend)
+    _check_settings(server, expectation.backend, expectation.installed)
     _check_world_size(server, expectation.world_size)
     entering(GENERATING)
     _check_completion(server, expectation.model)
@@ -141,9 +145,10 @@ def _check_model(server: Server, wanted: str) -> None:
     raise server.never(f"it serves {found}, but {wanted!r} will be trained; start vLLM with that model")
 
 
-def _check_settings(server: Server, wanted: str) -> None:
+def _check_settings(server: Server, wanted: str, installed: Mapping[str, str]) -> None:
     # Pydantic's dump of VllmConfig (vLLM: entrypoints/serve/dev/server_info/api_router.py).
-    config = server.json("/server_info?config_format=json").get("vllm_config")
+    info = server.json("/server_info?config_format=json")
+    config = info.get("vllm_config")
     model = config.get("model_config") if isinstance(config, dict) else None
     if not isinstance(config, dict) or not isinstance(model, dict):
         raise server.never("/server_info shows no model_config; use a version that `grpo-stack pins` shows")
@@ -159,6 +164,10 @@ def _check_settings(server: Server, wanted: str) -> None:
         findings.append(f"logprobs mode {mode!r}: start vLLM with --logprobs-mode processed_logprobs")
     if limit != -1:
         findings.append(f"log-probs capped at {limit!r}: start vLLM with --max-logprobs -1")
+    system = info.get("system_env")
+    differ = versions.differences(versions.of_server(system), installed) if isinstance(system, dict) else []
+    if differ:
+        findings.append(f"{', '.join(differ)}: build both images from the same pins")
     if findings:
         raise server.never("; ".join(findings))
 

@@ -66,7 +66,8 @@ TABLE = {
     "time_limit": Row(),
     "http_call": Row("time_limit"),
     "vllm_api": Row("errors http_call"),
-    "readiness": Row("errors vllm_api"),
+    "versions": Row(pure=True),
+    "readiness": Row("errors versions vllm_api"),
     "gpus": Row("errors facts time_limit"),
     "engine": Row("errors facts time_limit"),
     "host": Row("errors facts"),
@@ -86,7 +87,7 @@ TABLE = {
     "arguments": Row("errors"),
     "cli": Row(
         "arguments bundle description doctor engine errors findings lifecycle overview pins plan progress readiness "
-        "render start supervise"
+        "render start supervise versions"
     ),
     # the training side, which runs in the containers
     "rewards": Row("errors"),

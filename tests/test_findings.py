@@ -58,6 +58,18 @@ def test_leaving_out_an_unknown_check_is_refused_with_the_known_ones():
         findings.require_known(["engine", "gpu"], findings.CHECKS)
 
 
+def test_the_page_of_checks_lists_all_of_them(update_golden):
+    page = Path(grpo_stack.__file__).parent.parent / "docs" / "doctor.md"
+    rows = "".join(f"| `{name}` | {fine} |\n" for name, fine in findings.CHECKS.items())
+    before, _, rest = page.read_text().partition("## The checks\n\n")
+    after = rest[rest.index("Not checked:") :]
+    expected = f"{before}## The checks\n\n| Check | Fine when |\n| --- | --- |\n{rows}\n{after}"
+    if update_golden:
+        page.write_text(expected)
+
+    assert page.read_text() == expected
+
+
 def test_the_checks_that_the_code_makes_are_those_that_are_listed():
     made = set()
     for file in Path(grpo_stack.__file__).parent.glob("*.py"):

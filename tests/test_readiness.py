@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -66,6 +67,18 @@ def test_a_usable_server_passes_and_is_asked_all_five_questions(vllm: FakeVllm) 
         "GET /get_world_size",
         "POST /v1/completions",
     ]
+
+
+def test_other_releases_on_the_other_side_are_given_up_at_once_and_the_same_ones_pass(vllm: FakeVllm) -> None:
+    system = {"vllm_version": "0.28.0", "torch_version": "2.13.0+cu130", "pip_packages": None}
+    show = {"vllm_config": vllm.vllm_config, "vllm_env": {}, "system_env": system}
+    vllm.bodies["/server_info?config_format=json"] = json.dumps(show).encode()
+    same = replace(expect(vllm.url), installed={"vllm": "0.28.0", "torch": "2.13.0"})
+
+    wait_until_ready(same, budget_s=10)
+    said = gives_up_at_once(replace(same, installed={"vllm": "0.27.1", "torch": "2.13.0"}))
+
+    assert "vllm 0.28.0 there, 0.27.1 here: build both images from the same pins" in said
 
 
 def test_any_world_size_will_do_when_none_is_expected(vllm: FakeVllm) -> None:
