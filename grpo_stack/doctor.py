@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_stack import description, engine, gpus, host, models, preflight, programs, spec, words
+from grpo_stack import description, engine, gpus, host, inputs, models, preflight, programs, spec, words
 from grpo_stack.description import Description
 from grpo_stack.errors import HostError
 from grpo_stack.facts import CacheVolume, Engine, GpuReading, ModelConfig
 from grpo_stack.findings import CHECKS, OK, PROBLEM, WARNING, Finding
+from grpo_stack.memory import shares, tensors
 from grpo_stack.models import ModelReading
 from grpo_stack.plan import StackPlan
 from grpo_stack.preflight import Facts
@@ -66,12 +67,20 @@ def check(described: Description, planned: StackPlan, machine: Machine, caller: 
         reading = asked.result()
     named = _about(reading) if reading else ()
     fitting = _fit(described, reading.config, machine.gpus) if reading and reading.config else ()
-    return (*findings, *named, *fitting, *_source(described))
+    room = _room(reading.config, planned, facts) if reading and reading.config else ()
+    return (*findings, *named, *room, *fitting, *_source(described))
 
 
 def _fit(described: Description, config: ModelConfig, found: GpuReading) -> tuple[Finding, ...]:
     """What the model's facts say about memory and parallelism."""
     return ()
+
+
+def _room(config: ModelConfig, planned: StackPlan, facts: Facts) -> Iterable[Finding]:
+    """Whether the disks hold the model, in two bytes for each parameter unless its config says otherwise."""
+    weights = tensors.parameters(config) * shares.DTYPE_BYTES.get(config.dtype or "", 2)
+    free = facts.engine.data_root_free_bytes if facts.engine else None
+    return inputs.room(weights, free, preflight.images_bytes(planned, facts), facts.host.folders)
 
 
 def _facts(

@@ -15,6 +15,7 @@ CHECKS = {
     "compose": "Compose 2.24 or newer",
     "permission": "this user may use Docker",
     "image-space": "space for the images",
+    "model-space": "space for the model beside the images, and for a checkpoint of it and the trained model",
     "gpus": "there are GPUs, enough of them, each named once",
     "gpus-free": "nobody uses them, listed process or not",
     "driver": "the NVIDIA driver runs the pinned CUDA",

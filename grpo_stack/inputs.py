@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from grpo_stack.facts import DatasetFile, FolderSpace, ModelFolder
-from grpo_stack.findings import OK, PROBLEM, Finding
+from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 
 CHECKPOINT_BYTES = 2 * 10**9
 """Free space that the outputs folder must have at least: a checkpoint of a small model."""
+
+CHECKPOINT_SHARE = 4
+"""Weights with the two moments of Adam, all in one type, and once more the trained model. Kept checkpoints come on top."""
 
 
 def check(
@@ -19,6 +22,27 @@ def check(
     for file in missing:
         findings.append(Finding("data.rewards", PROBLEM, f"there is no file {file}", "mind the path", described=True))
     return tuple(findings)
+
+
+def room(
+    weights_bytes: int, cache_free_bytes: int | None, images_bytes: int, outputs: Iterable[FolderSpace]
+) -> Iterable[Finding]:
+    """Whether the model fits twice: as a download, and as what training writes.
+
+    `cache_free_bytes`: where the engine keeps volumes and images; `images_bytes`: what those will still take of it.
+    """
+    size = _gigabytes(weights_bytes)
+    if cache_free_bytes is not None and cache_free_bytes < weights_bytes + images_bytes:
+        found = f"the weights take {size} beside the images, {_gigabytes(cache_free_bytes)} are free for Docker"
+        yield Finding("model-space", WARNING, found, "free some, unless the cache volume holds the model already")
+    needed = CHECKPOINT_SHARE * weights_bytes
+    small = [space for space in outputs if space.free_bytes is not None and space.free_bytes < needed]
+    for space in small:
+        found = f"{_gigabytes(space.free_bytes or 0)} free in {space.path}"
+        fix = f"a checkpoint with optimizer state and the trained model take about {_gigabytes(needed)}; free some"
+        yield Finding("model-space", WARNING, found, fix)
+    if not small:
+        yield Finding("model-space", OK, f"{size} of weights; a checkpoint and the trained model fit")
 
 
 def _folders(folders: Iterable[FolderSpace]) -> Iterable[Finding]:

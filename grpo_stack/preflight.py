@@ -12,7 +12,7 @@ from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.plan import StackPlan
 from grpo_stack.programs import SERVER, TRAINER
 
-__all__ = ["Facts", "Finding", "check"]
+__all__ = ["Facts", "Finding", "check", "images_bytes"]
 
 ENGINE, COMPOSE = (25, 0), (2, 24)
 """What `healthcheck.start_interval` needs (Docker's documentation)."""
@@ -62,6 +62,11 @@ def check(plan: StackPlan, facts: Facts) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
+def images_bytes(plan: StackPlan, facts: Facts) -> int:
+    """Free space that building the images will take."""
+    return REBUILD_BYTES if facts.images_built else IMAGE_BYTES[plan.accelerator]
+
+
 def _engine(facts: Facts) -> Iterable[Finding]:
     engine = facts.engine
     for problem in facts.engine_problems:
@@ -95,7 +100,7 @@ def _images(plan: StackPlan, facts: Facts) -> Iterable[Finding]:
     engine = facts.engine
     if engine is None or engine.data_root_free_bytes is None:
         return
-    needed = REBUILD_BYTES if facts.images_built else IMAGE_BYTES[plan.accelerator]
+    needed = images_bytes(plan, facts)
     free = engine.data_root_free_bytes
     found = f"{_gigabytes(free)} free in {engine.data_root}"
     if free < needed:

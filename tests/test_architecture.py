@@ -81,7 +81,9 @@ TABLE = {
     "start": Row(
         "bundle description devices engine errors facts findings lifecycle plan presets render topology words"
     ),
-    "doctor": Row("description engine errors facts findings gpus host models plan preflight programs spec words"),
+    "doctor": Row(
+        "description engine errors facts findings gpus host inputs memory models plan preflight programs spec words"
+    ),
     "overview": Row("plan render words", pure=True),
     # the command line
     "arguments": Row("errors"),

@@ -7,6 +7,7 @@ import pytest
 from grpo_stack import description, doctor, plan
 from grpo_stack.doctor import Caller, Machine
 from grpo_stack.facts import Engine, GpuReading
+from tests.fakes import hub
 from tests.test_preflight import ENGINE, gpus
 
 SOURCE = Path(__file__).parent.parent
@@ -80,9 +81,36 @@ def test_a_model_that_is_none_is_the_descriptions_fault(check):
 def test_the_hosts_cache_is_read_without_asking_the_hub(check, tmp_path):
     cached(tmp_path / "home", "org/name")
 
-    assert about("model", check(Machine(gpus(8)), model="org/name")) == [
-        ("ok", "Qwen2ForCausalLM, read from the cache")
-    ]
+    findings = check(Machine(gpus(8)), model="org/name")
+
+    assert about("model", findings) == [("ok", "Qwen2ForCausalLM, read from the cache")]
+    assert about("model-space", findings) == [("ok", "0.0 GB of weights; a checkpoint and the trained model fit")]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "token", "said"),
+    [
+        (401, "GatedRepo", False, "is gated and no token was given"),
+        (403, "GatedRepo", True, "is gated, and this token's user is not on its list"),
+        (401, "RepoNotFound", False, "the Hub does not know it (HTTP 401)"),
+        (403, "", True, "the Hub refuses this token (HTTP 403)"),
+    ],
+)
+def test_a_refusal_of_the_hub_is_the_descriptions_fault_and_says_which(check, tmp_path, status, code, token, said):
+    (tmp_path / "token").write_text("hf_x")
+    answers = {"/org/name/resolve/main/config.json": (status, {"X-Error-Code": code}, b"")}
+    with hub.serving(answers) as running:
+        environment = {**CLOSED, "HF_ENDPOINT": running.url}
+        if token:
+            environment["HF_TOKEN_PATH"] = str(tmp_path / "token")
+
+        (finding,) = (
+            entry for entry in check(Machine(gpus(8)), environment, model="org/name") if entry.check == "model"
+        )
+
+    assert (finding.level, finding.described) == ("problem", True)
+    assert said in finding.found
+    assert running.asked[0][1] == ("Bearer hf_x" if token else None)
 
 
 def test_offline_the_config_comes_from_the_cache_volume_if_it_can_be_seen(check, tmp_path):
