@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import string
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -202,6 +206,45 @@ def test_yaml_text_of_any_string_reads_back_as_that_string(text):
     from grpo_stack.render import yamltext
 
     assert read_yaml(yamltext.dump({"key": [text], "other": text})) == {"key": [text], "other": text}
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(" aA:#|>-\\\"'\t\u00e9", max_size=6), max_size=5))
+def test_text_of_several_lines_reads_back_as_that_text(lines):
+    from grpo_stack.render import yamltext
+
+    text = "\n".join(lines)
+    assert read_yaml(yamltext.dump({"key": {"inner": text}, "list": [text, text + "\n"]})) == {
+        "key": {"inner": text},
+        "list": [text, text + "\n"],
+    }
+
+
+@pytest.mark.parametrize("parallelism", spec.PARALLELISMS)
+@pytest.mark.parametrize("split", ["2:2", "colocate:0-3", "1:7"])
+def test_what_the_entrypoint_writes_is_the_configuration_of_the_plan_and_the_command_stays_whole(
+    parallelism, split, tmp_path
+):
+    described = {"split": split, "trainer": {"parallelism": parallelism, "args": {"run_name": "a b'$x\n\"é"}}}
+    service = render(described)["services"]["trainer"]
+    entrypoint = [as_compose_reads(word) for word in service["entrypoint"]]
+    command = [as_compose_reads(word) for word in service["command"]]
+    assert entrypoint[:2] == ["sh", "-c"]
+    script = entrypoint[2].replace("/tmp/", f"{tmp_path}/")
+    environment = {**os.environ, "ACCELERATE_YAML": as_compose_reads(service["environment"]["ACCELERATE_YAML"])}
+    show = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"]
+
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *show, *command], env=environment, capture_output=True, timeout=30, check=True
+    )
+
+    assert json.loads(done.stdout) == command
+    trainer = plan.derive(spec.read(described)).trainer
+    assert read_yaml((tmp_path / "accelerate.yaml").read_text()) == trainer.files["/tmp/accelerate.yaml"]
+
+
+def test_a_role_without_a_gate_keeps_the_entrypoint_of_its_image():
+    assert "entrypoint" not in render({"split": "4:4"})["services"]["vllm-server"]
 
 
 def test_a_shared_gpu_is_reserved_by_both_and_the_header_warns():
