@@ -56,7 +56,7 @@ def server(spec: StackSpec) -> tuple[Word, ...]:
         argv += ["--enforce-eager"]
     argv += _option("--dtype", _dtype(spec) if spec.accelerator == "cpu" else spec.server.dtype)
     argv += ["--max-model-len", str(model_length(spec))]
-    argv += _option("--gpu-memory-utilization", _utilization(spec))
+    argv += _option("--gpu-memory-utilization", utilization(spec))
     return (*argv, *spec.server.extra_args)
 
 
@@ -119,7 +119,7 @@ def _readiness(spec: StackSpec, url: str) -> tuple[Word, ...]:
     return ("--url", url, "--model", model(spec), "--backend", _backend(spec), "--world-size", str(world_size))
 
 
-def _utilization(spec: StackSpec) -> float | None:
+def utilization(spec: StackSpec) -> float | None:
     """vLLM's share of a GPU; where it does not have the GPU for itself, one that leaves the trainer room."""
     return spec.server.gpu_memory_utilization or (None if mode(spec) == SEPARATE else SHARED_SERVER_MEMORY)
 
@@ -142,7 +142,7 @@ def _training(spec: StackSpec) -> list[Word]:
 def _generation(spec: StackSpec) -> list[Word]:
     """Who generates: the server, or vLLM inside the training processes."""
     if mode(spec) == COLOCATE:
-        argv: list[Word] = ["--vllm_mode", "colocate", "--vllm_gpu_memory_utilization", str(_utilization(spec))]
+        argv: list[Word] = ["--vllm_mode", "colocate", "--vllm_gpu_memory_utilization", str(utilization(spec))]
         return [*argv, "--vllm_max_model_length", str(model_length(spec))]
     argv = ["--vllm_mode", "server", "--vllm_server_base_url", server_url(spec)]
     return [*argv, "--vllm_group_port", str(spec.trainer.group_port), "--vllm_server_timeout", "60"]

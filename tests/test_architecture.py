@@ -58,6 +58,8 @@ TABLE = {
     "memory.push": Row(pure=True),
     "memory.server": Row("facts memory", pure=True),
     "memory.trainer": Row("facts memory", pure=True),
+    "footprint": Row("facts launch memory parallelism pins programs spec split", pure=True),
+    "fit": Row("facts footprint launch memory parallelism preflight programs spec split", pure=True),
     "preflight": Row("facts memory plan split", pure=True),
     # the edges: one module for each outside thing
     "time_limit": Row(),
