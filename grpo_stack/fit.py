@@ -139,15 +139,15 @@ def _layout(described: StackSpec, config: ModelConfig, total_gpus: int | None) -
 
 
 def _memory(described: StackSpec, config: ModelConfig, capacity: Capacities) -> Iterable[Finding]:
+    own, given = programs.mode(described) == SEPARATE, described.server.gpu_memory_utilization
     for side in sides(described, config, capacity):
         check = "trainer-memory" if side.role == programs.TRAINER else "server-memory"
-        yield _side(check, side, own=programs.mode(described) == SEPARATE)
-        highest = f"{HIGHEST_UTILIZATION:.2f}"
-        if side.utilization and not described.server.gpu_memory_utilization and side.load <= 1:
-            proposed = f"{side.utilization:.2f}"
-            if programs.mode(described) == SEPARATE and proposed != highest:
-                text = f"vLLM takes {highest} of each GPU, which leaves too little for a weight push"
-                yield Finding(check, "warning", text, f"set server.gpu_memory_utilization to {proposed}")
+        finding = _side(check, side, own)
+        proposed = side.utilization or HIGHEST_UTILIZATION
+        if finding.level == "ok" and own and not given and proposed < HIGHEST_UTILIZATION:
+            text = f"vLLM takes {HIGHEST_UTILIZATION} of each GPU, which leaves too little for a weight push"
+            finding = Finding(check, "warning", text, f"set server.gpu_memory_utilization to {proposed:.2f}")
+        yield finding
 
 
 def _side(check: str, side: Side, own: bool) -> Finding:

@@ -68,7 +68,8 @@ class Server:
     max_model_len: int | None = None
     """Longest prompt + completion in tokens; default: `data.max_prompt_length` + `max_completion_length`, and not less."""
     gpu_memory_utilization: float | None = None
-    """Share of each server GPU; default 0.9, which leaves more than the 2 GiB that a weight push takes."""
+    """Share of each server GPU; default: vLLM's own, 0.92. A weight push takes 3 to 5 GiB beside it, so that GPUs of 80 GiB and
+    less need a smaller one; the checks before a start say which."""
     dtype: str | None = None
     """Default: bfloat16 on GPUs, float32 on the CPU, on both sides."""
     boot_timeout_s: int = 1800
