@@ -83,8 +83,9 @@ def _add_doctor(found: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_plan(found: argparse._SubParsersAction[_Parser]) -> None:
-    plan = found.add_parser("plan", help="show what each role of a description runs, and on which GPUs")
+    plan = found.add_parser("plan", help="show what each role runs, on which GPUs, and what those will hold")
     _add_description(plan)
+    plan.add_argument("--gpu-gib", type=float, metavar="GIB", help="memory of each GPU (default: those of this host)")
     plan.add_argument("--json", action="store_true", help="for programs")
 
 

@@ -129,13 +129,17 @@ def _examined(args: argparse.Namespace, with_engine: bool) -> tuple[Description,
 def _plan(args: argparse.Namespace) -> int:
     import json
 
-    from grpo_stack import overview, plan, start
+    from grpo_stack import doctor, fit, overview, plan, start
 
-    planned = plan.derive(start.settled(_describe(args), os.environ).spec)
+    described = start.settled(_describe(args), os.environ)
+    planned = plan.derive(described.spec)
+    sides, unknown = doctor.memory(described, doctor.Caller(os.environ, start.owner()[0]), args.gpu_gib)
     if args.json:
-        print(json.dumps(overview.as_data(planned), indent=2, ensure_ascii=False))
+        print(json.dumps({**overview.as_data(planned), "memory": fit.as_data(sides)}, indent=2, ensure_ascii=False))
     else:
-        print(*overview.lines(planned), sep="\n")
+        print(*overview.lines(planned), *(["", *fit.lines(sides)] if sides else []), sep="\n")
+    if unknown:
+        print(f"{PROGRAM}: {unknown}", file=sys.stderr)
     return 0
 
 

@@ -9,17 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_stack import description, engine, gpus, host, inputs, models, preflight, programs, spec, words
+from grpo_stack import description, engine, findings, fit, gpus, host, inputs, models, preflight, programs, spec, words
 from grpo_stack.description import Description
 from grpo_stack.errors import HostError
 from grpo_stack.facts import CacheVolume, Engine, GpuReading, ModelConfig
-from grpo_stack.findings import CHECKS, OK, PROBLEM, WARNING, Finding
+from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.memory import shares, tensors
+from grpo_stack.memory.shares import Side
 from grpo_stack.models import ModelReading
 from grpo_stack.plan import StackPlan
 from grpo_stack.preflight import Facts
 
-__all__ = ["CHECKS", "Caller", "Machine", "check", "look"]
+CHECKS = {**fit.CHECKS, **findings.CHECKS}
+"""Every check by name, and what is fine there."""
 
 HUB_TIMEOUT_S = 3.0
 """For the model's config. A Hub that cannot be reached must not hold up a start whose model is in the cache."""
@@ -63,24 +65,44 @@ def check(described: Description, planned: StackPlan, machine: Machine, caller: 
         volume = _cache_volume(machine.engine, caller) if _offline(caller.environment) else None
         asked = pool.submit(_model, described, volume, caller)
         facts = _facts(described, planned, machine, caller, volume)
-        findings = preflight.check(planned, facts)
+        host_findings = preflight.check(planned, facts)
         reading = asked.result()
     named = _about(reading) if reading else ()
-    fitting = _fit(described, reading.config, machine.gpus) if reading and reading.config else ()
+    fitting = _fit(described, reading.config if reading else None, machine.gpus)
     room = _room(reading.config, planned, facts) if reading and reading.config else ()
-    return (*findings, *named, *room, *fitting, *_source(described))
+    return (*host_findings, *named, *room, *fitting, *_source(described))
 
 
-def _fit(described: Description, config: ModelConfig, found: GpuReading) -> tuple[Finding, ...]:
-    """What the model's facts say about memory and parallelism."""
-    return ()
+def memory(described: Description, caller: Caller, gpu_gib: float | None = None) -> tuple[tuple[Side, ...], str]:
+    """What each GPU of either side will hold, and why nothing is known about that, if so.
+
+    `gpu_gib`: memory of each GPU; None: that of this host's.
+    """
+    reading = _model(described, None, caller)
+    if reading is None or reading.config is None:
+        return (), reading.problem or "" if reading else ""
+    here = gpus.read() if gpu_gib is None else None
+    capacity = fit.capacities(described.spec, here.gpus) if here else fit.Capacities(gpu_gib, gpu_gib)
+    found = fit.sides(described.spec, reading.config, capacity)
+    return (
+        found,
+        "" if found else "memory: this host's GPUs are not those of the split; say how large they are: --gpu-gib 80",
+    )
+
+
+def _fit(described: Description, config: ModelConfig | None, found: GpuReading) -> Iterable[Finding]:
+    """What the model's facts say about memory, parallelism and batch; that there are none is said elsewhere, with why."""
+    capacity = fit.capacities(described.spec, found.gpus)
+    judged = fit.findings(described.spec, config, capacity, len(found.gpus) or None)
+    return (finding for finding in judged if finding.check != "model")
 
 
 def _room(config: ModelConfig, planned: StackPlan, facts: Facts) -> Iterable[Finding]:
     """Whether the disks hold the model, in two bytes for each parameter unless its config says otherwise."""
-    weights = tensors.parameters(config) * shares.DTYPE_BYTES.get(config.dtype or "", 2)
+    parameters = tensors.parameters(config)
+    weights = parameters * shares.DTYPE_BYTES.get(config.dtype or "", 2)
     free = facts.engine.data_root_free_bytes if facts.engine else None
-    return inputs.room(weights, free, preflight.images_bytes(planned, facts), facts.host.folders)
+    return inputs.room(parameters, weights, free, preflight.images_bytes(planned, facts), facts.host.folders)
 
 
 def _facts(

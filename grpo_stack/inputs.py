@@ -10,8 +10,8 @@ from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 CHECKPOINT_BYTES = 2 * 10**9
 """Free space that the outputs folder must have at least: a checkpoint of a small model."""
 
-CHECKPOINT_SHARE = 4
-"""Weights with the two moments of Adam, all in one type, and once more the trained model. Kept checkpoints come on top."""
+CHECKPOINT_BYTES_A_PARAMETER = 16
+"""Weights and both moments of Adam in float32, and the trained model once more. Kept checkpoints come on top."""
 
 
 def check(
@@ -25,7 +25,7 @@ def check(
 
 
 def room(
-    weights_bytes: int, cache_free_bytes: int | None, images_bytes: int, outputs: Iterable[FolderSpace]
+    parameters: int, weights_bytes: int, cache_free_bytes: int | None, images_bytes: int, outputs: Iterable[FolderSpace]
 ) -> Iterable[Finding]:
     """Whether the model fits twice: as a download, and as what training writes.
 
@@ -35,7 +35,7 @@ def room(
     if cache_free_bytes is not None and cache_free_bytes < weights_bytes + images_bytes:
         found = f"the weights take {size} beside the images, {_gigabytes(cache_free_bytes)} are free for Docker"
         yield Finding("model-space", WARNING, found, "free some, unless the cache volume holds the model already")
-    needed = CHECKPOINT_SHARE * weights_bytes
+    needed = CHECKPOINT_BYTES_A_PARAMETER * parameters
     small = [space for space in outputs if space.free_bytes is not None and space.free_bytes < needed]
     for space in small:
         found = f"{_gigabytes(space.free_bytes or 0)} free in {space.path}"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from grpo_stack import pins, programs, words
+from grpo_stack import launch, pins, programs, words
 from grpo_stack.pins import Pins
 from grpo_stack.programs import PREFETCH, SERVER, TRAINER
 from grpo_stack.spec import StackSpec, is_file, is_path, is_reward_file
@@ -58,6 +59,8 @@ class Role:
     gpus: tuple[str, ...] = ()
     """NVML indices or UUIDs; nothing else is visible in the container."""
     mounts: tuple[Mount, ...] = ()
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """YAML files by their path in the container, where they are written as it starts; their content is this data."""
     probe: tuple[Word, ...] = ()
     """A command that succeeds once the role is ready; empty: there is nothing to wait for."""
     needs_token: bool = False
@@ -165,6 +168,7 @@ def _trainer(spec: StackSpec) -> Role:
         env=env if programs.mode(spec) == COLOCATE else {"VLLM_HOST_IP": TRAINER, **env},
         gpus=spec.gpus.trainer if spec.accelerator == "cuda" else (),
         mounts=_trainer_mounts(spec),
+        files={launch.FILE: launch.config(spec)} if launch.config(spec) else {},
         internet=spec.trainer.internet,
         ulimits=ULIMITS[spec.accelerator],
         shm=_shm(spec),

@@ -20,7 +20,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "model": DEMO_MODEL,
         "run": "${RUN:-run}",
         "accelerator": "cpu",
-        "data": {"dataset": "two-digit-sums", "rewards": ["two_digit_sum_reward"]},
+        "data": {"dataset": "two-digit-sums", "rewards": ["two_digit_sum_reward"], "max_prompt_length": 128},
         "server": {"max_model_len": 256, "boot_timeout_s": 600},
         "trainer": {
             "args": {

@@ -11,9 +11,9 @@ import json
 import posixpath
 from collections.abc import Iterable, Mapping
 
-from grpo_stack import words
+from grpo_stack import launch, words
 from grpo_stack.schema import Scalar
-from grpo_stack.spec import StackSpec, is_file, is_path, is_reward_file
+from grpo_stack.spec import COMPLETION_TOKENS, StackSpec, is_file, is_path, is_reward_file, model_length, training_args
 from grpo_stack.split import COLOCATE, SEPARATE
 from grpo_stack.words import Word
 
@@ -22,10 +22,10 @@ TRAINER = "trainer"
 PREFETCH = "prefetch"
 
 TRAINING_DEFAULTS: dict[str, Mapping[str, Scalar | tuple[Scalar, ...]]] = {
-    "cuda": {"max_completion_length": 1024, "save_steps": 50},
-    "cpu": {},
+    "cuda": {"max_completion_length": COMPLETION_TOKENS["cuda"], "save_steps": 50},
+    "cpu": {"max_completion_length": COMPLETION_TOKENS["cpu"]},
 }
-"""What differs from TRL's own defaults: 256 tokens cut most reasoning short, and 500 steps are a long way to lose."""
+"""What the stack decides unless the description does; TRL's own save_steps are 500, a long way to lose."""
 
 SHARED_SERVER_MEMORY, SHARED_TRAINER_MEMORY = 0.3, 0.6
 """Shares of one GPU that both sides use: what runs 0.5B and 7.6B models on one H200, with a rest for CUDA itself."""
@@ -55,8 +55,8 @@ def server(spec: StackSpec) -> tuple[Word, ...]:
         # Compiling the model takes minutes on a few cores, and a short run never earns them back.
         argv += ["--enforce-eager"]
     argv += _option("--dtype", _dtype(spec) if spec.accelerator == "cpu" else spec.server.dtype)
-    argv += _option("--max-model-len", spec.server.max_model_len)
-    argv += _option("--gpu-memory-utilization", _utilization(spec))
+    argv += ["--max-model-len", str(model_length(spec))]
+    argv += _option("--gpu-memory-utilization", utilization(spec))
     return (*argv, *spec.server.extra_args)
 
 
@@ -75,7 +75,7 @@ def gate(spec: StackSpec) -> tuple[Word, ...]:
 
 def trainer(spec: StackSpec) -> tuple[Word, ...]:
     """The training program, started by accelerate."""
-    return ("accelerate", "launch", *_launch(spec), "-m", "grpo_stack.train", *_training(spec))
+    return ("accelerate", "launch", *launch.options(spec), "-m", "grpo_stack.train", *_training(spec))
 
 
 def mode(spec: StackSpec) -> str:
@@ -119,36 +119,9 @@ def _readiness(spec: StackSpec, url: str) -> tuple[Word, ...]:
     return ("--url", url, "--model", model(spec), "--backend", _backend(spec), "--world-size", str(world_size))
 
 
-def _utilization(spec: StackSpec) -> float | None:
+def utilization(spec: StackSpec) -> float | None:
     """vLLM's share of a GPU; where it does not have the GPU for itself, one that leaves the trainer room."""
     return spec.server.gpu_memory_utilization or (None if mode(spec) == SEPARATE else SHARED_SERVER_MEMORY)
-
-
-def _launch(spec: StackSpec) -> list[Word]:
-    """Options of `accelerate launch`, complete, so that no configuration file of the user's home can change them."""
-    if spec.accelerator == "cpu":
-        return [
-            "--cpu",
-            "--num_processes",
-            "1",
-            "--num_machines",
-            "1",
-            "--mixed_precision",
-            "no",
-            "--dynamo_backend",
-            "no",
-        ]
-    processes = len(spec.gpus.trainer)
-    argv: list[Word] = ["--num_processes", str(processes), "--num_machines", "1"]
-    argv += ["--mixed_precision", "bf16", "--dynamo_backend", "no"]
-    if processes == 1:
-        return argv
-    if spec.trainer.parallelism == "ddp":
-        return ["--multi_gpu", *argv]
-    return [
-        *argv, "--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
-        "--fsdp_reshard_after_forward", "true", "--fsdp_state_dict_type", "FULL_STATE_DICT",
-    ]  # fmt: skip
 
 
 def _training(spec: StackSpec) -> list[Word]:
@@ -160,9 +133,8 @@ def _training(spec: StackSpec) -> list[Word]:
     argv += _option("--dataset_revision", spec.data.revision)
     argv += ["--rewards", *_rewards(spec), "--output_dir", run_folder(spec)]
     argv += ["--use_vllm", "true", *_generation(spec)]
-    args = {key.replace("-", "_"): value for key, value in spec.trainer.args.items()}
     defaults = {"dtype": _dtype(spec), **TRAINING_DEFAULTS[spec.accelerator]}
-    for key, value in {**defaults, **args}.items():
+    for key, value in {**defaults, **training_args(spec)}.items():
         argv += _option(f"--{key}", value)
     return argv
 
@@ -170,8 +142,8 @@ def _training(spec: StackSpec) -> list[Word]:
 def _generation(spec: StackSpec) -> list[Word]:
     """Who generates: the server, or vLLM inside the training processes."""
     if mode(spec) == COLOCATE:
-        argv: list[Word] = ["--vllm_mode", "colocate", "--vllm_gpu_memory_utilization", str(_utilization(spec))]
-        return argv + _option("--vllm_max_model_length", spec.server.max_model_len)
+        argv: list[Word] = ["--vllm_mode", "colocate", "--vllm_gpu_memory_utilization", str(utilization(spec))]
+        return [*argv, "--vllm_max_model_length", str(model_length(spec))]
     argv = ["--vllm_mode", "server", "--vllm_server_base_url", server_url(spec)]
     return [*argv, "--vllm_group_port", str(spec.trainer.group_port), "--vllm_server_timeout", "60"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_stack import pins, schema, split, words
+from grpo_stack import parallelism, pins, schema, split, words
 from grpo_stack.errors import DescriptionError
 from grpo_stack.schema import Scalar
 from grpo_stack.split import Split
@@ -15,6 +15,11 @@ from grpo_stack.words import Variable, Word
 
 EPHEMERAL_PORTS = range(32768, 61000)
 """Linux's default range for outgoing connections (ip_local_port_range): any of them may be taken at any time."""
+
+COMPLETION_TOKENS = {"cuda": 1024, "cpu": 512}
+"""`max_completion_length` where the description gives none. TRL's own 512 cut most reasoning short."""
+
+PARALLELISMS = ("ddp", "fsdp2", "zero2", "zero3")
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -46,6 +51,9 @@ class Data:
     """Split of the dataset to train on."""
     revision: str | None = None
     """Commit, tag or branch of the Hub dataset."""
+    max_prompt_length: int = 512
+    """Longest prompt in tokens, chat template included. The server makes room for it and a completion; TRL 1.16 cuts no
+    prompt, and the server refuses a longer one."""
     rewards: tuple[str, ...] = ("accuracy_reward",)
     """Names in `trl.rewards`, `package.module:function`, or `file.py:function` of this host; several are summed, with
     the weights of `trainer.args.reward_weights`."""
@@ -58,9 +66,10 @@ class Server:
     publish: int | None = None
     """Port on this host's 127.0.0.1; anyone who reaches it can overwrite the model, so there is none by default."""
     max_model_len: int | None = None
-    """Longest prompt + completion in tokens; default: what the model's own config says."""
+    """Longest prompt + completion in tokens; default: `data.max_prompt_length` + `max_completion_length`, and not less."""
     gpu_memory_utilization: float | None = None
-    """Share of each server GPU; default 0.9, which leaves more than the 2 GiB that a weight push takes."""
+    """Share of each server GPU; default: vLLM's own, 0.92. A weight push takes 3 to 5 GiB beside it, so that GPUs of 80 GiB and
+    less need a smaller one; the checks before a start say which."""
     dtype: str | None = None
     """Default: bfloat16 on GPUs, float32 on the CPU, on both sides."""
     boot_timeout_s: int = 1800
@@ -76,7 +85,8 @@ class Trainer:
     internet: bool = False
     """Let the trainer reach the outside, for experiment trackers; the server never does."""
     parallelism: str = "fsdp2"
-    """How more than one training process share the model: `ddp` (a copy each) or `fsdp2` (sharded)."""
+    """How more than one training process share the model: `ddp` (a copy each), `zero2` (optimizer and gradients sharded),
+    `fsdp2` or `zero3` (all of it sharded). The locked images hold no DeepSpeed, which `zero2` and `zero3` need."""
     args: dict[str, Scalar | tuple[Scalar, ...]] = field(default_factory=dict)
     """Fields of TRL's GRPOConfig and ModelConfig, passed as they are."""
 
@@ -173,6 +183,22 @@ def merge(data: Any, overrides: Mapping[str, Any]) -> Any:
     return merged
 
 
+def training_args(spec: StackSpec) -> dict[str, Scalar | tuple[Scalar, ...]]:
+    """`trainer.args` with underscores, as TRL's dataclasses name them."""
+    return {key.replace("-", "_"): value for key, value in spec.trainer.args.items()}
+
+
+def completion_tokens(spec: StackSpec) -> int:
+    """The longest completion."""
+    given = training_args(spec).get("max_completion_length")
+    return given if isinstance(given, int) else COMPLETION_TOKENS.get(spec.accelerator, COMPLETION_TOKENS["cuda"])
+
+
+def model_length(spec: StackSpec) -> int:
+    """vLLM's longest sequence in tokens: what is given, or what prompt and completion need."""
+    return spec.server.max_model_len or parallelism.needed_length(spec.data.max_prompt_length, completion_tokens(spec))
+
+
 def is_path(model: Word) -> bool:
     """Whether a model names a local folder and not a Hub id: it starts with `/`, `./` or `../`."""
     return isinstance(model, str) and model.startswith(("/", "./", "../"))
@@ -189,7 +215,8 @@ def is_reward_file(reward: str) -> bool:
 
 
 def _rules(spec: StackSpec) -> list[str]:
-    return [*_stack_rules(spec), *_port_rules(spec), *_server_rules(spec.server), *_trainer_rules(spec.trainer)]
+    problems = [*_stack_rules(spec), *_port_rules(spec), *_server_rules(spec.server), *_trainer_rules(spec.trainer)]
+    return problems + _length_rules(spec)
 
 
 def _stack_rules(spec: StackSpec) -> list[str]:
@@ -228,8 +255,6 @@ def _server_rules(server: Server) -> list[str]:
         problems.append(f"server.gpu_memory_utilization: {share} is no share of the memory; use more than 0, at most 1")
     if server.boot_timeout_s <= 0:
         problems.append(f"server.boot_timeout_s: {server.boot_timeout_s} leaves no time to load; use seconds above 0")
-    if server.max_model_len is not None and server.max_model_len <= 0:
-        problems.append(f"server.max_model_len: {server.max_model_len} tokens hold nothing; use a number above 0")
     for word in server.extra_args:
         option = word.split("=")[0].replace("_", "-")
         if option in OWNED_BY_SERVER:
@@ -237,10 +262,26 @@ def _server_rules(server: Server) -> list[str]:
     return problems
 
 
+def _length_rules(spec: StackSpec) -> list[str]:
+    problems, wanted = [], spec.server.max_model_len
+    completion = training_args(spec).get("max_completion_length", 1)
+    if type(completion) is not int or completion < 1:
+        problems.append(f"trainer.args.max_completion_length: {completion!r} is no number of tokens above 0")
+    if spec.data.max_prompt_length < 1:
+        problems.append(f"data.max_prompt_length: {spec.data.max_prompt_length} tokens hold no prompt; use 1 or more")
+    if wanted is not None and wanted <= 0:
+        problems.append(f"server.max_model_len: {wanted} tokens hold nothing; use a number above 0")
+    if not problems:
+        found = parallelism.length_problem(None, wanted, spec.data.max_prompt_length, completion_tokens(spec))
+        problems += [f"server.max_model_len: {found}"] if found else []
+    return problems
+
+
 def _trainer_rules(trainer: Trainer) -> list[str]:
     problems = []
-    if trainer.parallelism not in ("ddp", "fsdp2"):
-        problems.append(f"trainer.parallelism: {trainer.parallelism!r} is not known; use ddp or fsdp2")
+    if trainer.parallelism not in PARALLELISMS:
+        known = ", ".join(PARALLELISMS)
+        problems.append(f"trainer.parallelism: {trainer.parallelism!r} is not known; use one of {known}")
     for key in trainer.args:
         name = key.replace("-", "_")
         if name in OWNED:

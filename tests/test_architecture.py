@@ -41,9 +41,10 @@ TABLE = {
     "presets": Row("errors", pure=True),
     "schema": Row(pure=True),
     "split": Row("schema", pure=True),
-    "spec": Row("errors pins schema split words", pure=True),
-    "programs": Row("schema spec split words", pure=True),
-    "plan": Row("pins programs spec split words", pure=True),
+    "spec": Row("errors parallelism pins schema split words", pure=True),
+    "launch": Row("spec", pure=True),
+    "programs": Row("launch schema spec split words", pure=True),
+    "plan": Row("launch pins programs spec split words", pure=True),
     "render": Row(pure=True),
     "render.compose": Row("plan render split words", pure=True),
     "render.yamltext": Row("words", pure=True),
@@ -62,6 +63,8 @@ TABLE = {
     "devices": Row("facts findings plan split topology", pure=True),
     "inputs": Row("facts findings", pure=True),
     "preflight": Row("devices facts findings inputs plan programs", pure=True),
+    "footprint": Row("facts launch memory parallelism pins programs spec split", pure=True),
+    "fit": Row("facts footprint launch memory parallelism preflight programs spec split", pure=True),
     # the edges: one module for each outside thing
     "time_limit": Row(),
     "http_call": Row("time_limit"),
@@ -82,13 +85,13 @@ TABLE = {
         "bundle description devices engine errors facts findings lifecycle plan presets render topology words"
     ),
     "doctor": Row(
-        "description engine errors facts findings gpus host inputs memory models plan preflight programs spec words"
+        "description engine errors facts findings fit gpus host inputs memory models plan preflight programs spec words"
     ),
     "overview": Row("plan render words", pure=True),
     # the command line
     "arguments": Row("errors"),
     "cli": Row(
-        "arguments bundle description doctor engine errors findings lifecycle overview pins plan progress readiness "
+        "arguments bundle description doctor engine errors findings fit lifecycle overview pins plan progress readiness "
         "render start supervise versions"
     ),
     # the training side, which runs in the containers

@@ -147,6 +147,8 @@ def test_a_wrong_description_is_exit_code_2_in_doctor(capsys, tmp_path, monkeypa
 
 def test_plan_shows_what_each_role_runs_and_where(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
 
     assert cli.main(["plan", "--model", "org/name", "--split", "2:6"]) == 0
     text = capsys.readouterr().out

@@ -157,3 +157,32 @@ def test_the_engine_is_asked_only_if_wanted(monkeypatch, tmp_path):
     assert doctor.look(with_engine=False).engine_problems == ()
     (problem,) = doctor.look().engine_problems
     assert problem.startswith("Docker is not installed")
+
+
+def test_what_the_models_shape_and_length_rule_out_is_found_too(check, tmp_path):
+    cached(tmp_path / "home", "org/name")
+
+    found = {
+        finding.check: finding.level
+        for finding in check(Machine(gpus(8)), model="org/name", split="3:3")
+        if finding.described
+    }
+
+    assert found == {"tensor-parallel": "problem", "length": "problem"}
+
+
+def test_the_memory_of_each_side_is_worked_out_for_gpus_of_a_given_size(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cached(tmp_path / "home", "org/name")
+    described = description.load(None, None, {"model": "org/name", "split": "2:2"}, [])
+    caller = Caller({**CLOSED, "HF_HOME": str(tmp_path / "home")}, 10001)
+
+    sides, unknown = doctor.memory(described, caller, 80)
+    none, why = doctor.memory(described, Caller({**CLOSED, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}, 10001), 80)
+
+    assert ([(side.role, side.gpus, side.capacity_gib) for side in sides], unknown) == (
+        [("vllm-server", 2, 80), ("trainer", 2, 80)],
+        "",
+    )
+    assert none == ()
+    assert "its config is not in the cache" in why

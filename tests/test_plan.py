@@ -20,7 +20,7 @@ def test_the_server_of_the_default_split_runs_exactly_what_trl_asks_for():
     assert argv(derive().server) == [
         *("vllm", "serve", "Qwen/Qwen2.5-7B", "--host", "0.0.0.0", "--port", "8000"),
         *("--tensor-parallel-size", "4", "--weight-transfer-config", '{"backend": "nccl"}'),
-        *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"),
+        *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1", "--max-model-len", "1536"),
     ]
     assert derive().server.env["VLLM_SERVER_DEV_MODE"] == "1"
 
@@ -30,7 +30,7 @@ def test_each_side_gets_its_own_gpus_and_the_parallelism_that_follows():
 
     assert (planned.server.gpus, planned.trainer.gpus) == (("0", "1"), ("2", "3", "4", "5", "6", "7"))
     assert value(planned.server, "--tensor-parallel-size") == "2"
-    assert value(planned.trainer, "--num_processes") == "6"
+    assert planned.trainer.files["/tmp/accelerate.yaml"]["num_processes"] == 6
 
 
 def test_gate_health_check_and_trainer_speak_of_the_same_server():
@@ -116,18 +116,43 @@ def test_training_arguments_of_the_user_win_over_defaults_and_keep_their_form():
 
 
 @pytest.mark.parametrize(
-    ("split", "parallelism", "words_expected", "words_absent"),
+    ("parallelism", "kind"), [("ddp", "MULTI_GPU"), ("fsdp2", "FSDP"), ("zero2", "DEEPSPEED"), ("zero3", "DEEPSPEED")]
+)
+def test_the_launcher_is_told_how_processes_share_the_model(parallelism, kind):
+    planned = derive({"split": "2:3", "trainer": {"parallelism": parallelism}})
+
+    config = planned.trainer.files[value(planned.trainer, "--config_file")]
+    assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (kind, 3, "bf16")
+    assert argv(planned.trainer)[:5] == ["accelerate", "launch", "--config_file", "/tmp/accelerate.yaml", "-m"]
+
+
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp2", "zero2", "zero3"])
+def test_one_process_shares_nothing(parallelism):
+    planned = derive({"split": "1:1", "trainer": {"parallelism": parallelism}})
+
+    assert planned.trainer.files == {}
+    assert value(planned.trainer, "--num_processes") == "1"
+
+
+@pytest.mark.parametrize(
+    ("data", "length"),
     [
-        ("1:1", "fsdp2", [], ["--use_fsdp", "--multi_gpu"]),
-        ("2:2", "fsdp2", ["--use_fsdp"], ["--multi_gpu"]),
-        ("2:2", "ddp", ["--multi_gpu"], ["--use_fsdp"]),
+        ({}, "1536"),
+        ({"accelerator": "cpu"}, "1024"),
+        ({"data": {"max_prompt_length": 100}, "trainer": {"args": {"max-completion-length": 50}}}, "150"),
+        ({"server": {"max_model_len": 4096}}, "4096"),
     ],
 )
-def test_the_launcher_is_told_how_processes_share_the_model(split, parallelism, words_expected, words_absent):
-    found = argv(derive({"split": split, "trainer": {"parallelism": parallelism}}).trainer)
+def test_the_server_takes_prompt_and_completion_together_and_more_on_wish(data, length):
+    assert value(derive(data).server, "--max-model-len") == length
 
-    assert all(word in found for word in words_expected)
-    assert not any(word in found for word in words_absent)
+
+def test_the_completion_limit_that_the_server_counts_on_is_the_trainers():
+    for accelerator in ("cuda", "cpu"):
+        described = spec.read({"accelerator": accelerator})
+        assert value(plan.derive(described).trainer, "--max_completion_length") == str(
+            spec.completion_tokens(described)
+        )
 
 
 def test_the_cpu_stack_has_no_gpu_no_nccl_and_full_precision_on_both_sides():
@@ -154,13 +179,14 @@ def test_two_roles_on_one_gpu_are_two_hosts_with_limited_memory_each():
 
 
 def test_colocate_has_no_server_and_nothing_to_wait_for():
-    planned = derive({"split": "colocate:1", "server": {"max_model_len": 512}})
+    planned = derive({"split": "colocate:1", "server": {"max_model_len": 2048}})
 
     assert planned.server is None
     assert [role.name for role in planned.roles] == ["prefetch", "trainer"]
     assert (planned.trainer.gate, planned.trainer.gpus) == ((), ("1",))
     assert value(planned.trainer, "--vllm_mode") == "colocate"
-    assert value(planned.trainer, "--vllm_max_model_length") == "512"
+    assert value(planned.trainer, "--vllm_max_model_length") == "2048"
+    assert value(derive({"split": "colocate"}).trainer, "--vllm_max_model_length") == "1536"
     assert not {"--vllm_server_base_url", "--vllm_group_port"} & set(argv(planned.trainer))
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import string
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +17,9 @@ from hypothesis import strategies as st
 
 from grpo_stack import bundle, cli, description, plan, presets, spec, words
 from grpo_stack.render import compose
+from tests.descriptions import descriptions
 
 ROOT = Path(__file__).parent.parent
-
-TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=20)
-GPUS = st.permutations(range(8)).flatmap(lambda ids: st.tuples(st.just(ids), st.integers(1, 6), st.integers(1, 6)))
 
 
 def read_yaml(text):
@@ -34,12 +36,6 @@ def as_compose_reads(text, environment=()):
     return re.sub(
         r"\$(?:(\$)|\{(\w+):-([^}]*)\})", lambda m: "$" if m[1] else (dict(environment).get(m[2]) or m[3]), text
     )
-
-
-def split_text(draw):
-    ids, server, trainer = draw
-    first, second = ids[: min(server, 7)], ids[min(server, 7) :][:trainer]
-    return ",".join(map(str, first)) + ":" + ",".join(map(str, second)), first, second
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -164,36 +160,95 @@ def test_the_header_stays_a_comment_whatever_the_description_holds():
     assert read_yaml(text)["services"]["vllm-server"]["command"][2] == "a\nb: c\r\u2028d"
 
 
-@settings(max_examples=60, deadline=None)
-@given(model=TEXT, dataset=TEXT, extra=st.lists(TEXT, max_size=3), value=TEXT, gpus=GPUS)
-def test_any_description_renders_disjoint_gpus_one_serve_and_strings_that_survive(model, dataset, extra, value, gpus):
-    split, _server, _trainer = split_text(gpus)
-    data = {
-        "model": model if model.strip() else "m",
-        "split": split if "," in split else "1:1",
-        "data": {"dataset": dataset},
-        "server": {"extra_args": [f"x{word}" for word in extra]},
-        "trainer": {"args": {"run_name": value}},
-    }
-    described = spec.read(data)
-    planned = plan.derive(described)
+@settings(max_examples=200, deadline=None)
+@given(descriptions())
+def test_any_description_renders_the_words_of_its_plan_and_the_same_bytes_twice(data):
+    planned = plan.derive(spec.read(data))
 
     first, second = compose.render(planned, "t"), compose.render(plan.derive(spec.read(data)), "t")
     services = read_yaml(first["compose.yaml"])["services"]
 
     assert first == second
+    assert set(services) == {role.name for role in planned.roles}
     for role in planned.roles:
-        assert [as_compose_reads(word) for word in services[role.name]["command"]] == [
-            words.literal(w) for w in role.argv
+        service = services[role.name]
+        gate = [as_compose_reads(word) for word in service.get("entrypoint", [])]
+        assert [as_compose_reads(word) for word in service["command"]] == [words.literal(word) for word in role.argv]
+        assert gate[len(gate) - len(role.gate) :] == [words.literal(word) for word in role.gate]
+        environment = {name: as_compose_reads(value) for name, value in service["environment"].items()}
+        assert environment.items() >= {name: words.literal(value) for name, value in role.env.items()}.items()
+        binds = [volume for volume in service["volumes"] if volume["type"] == "bind"]
+        assert [(as_compose_reads(bind["source"]), as_compose_reads(bind["target"])) for bind in binds] == [
+            (mount.source, mount.target) for mount in role.mounts
         ]
-    ids = [services[name]["deploy"]["resources"]["reservations"]["devices"] for name in ("vllm-server", "trainer")]
-    assert all(len(devices) == 1 and set(devices[0]) == {"driver", "device_ids", "capabilities"} for devices in ids)
-    assert not set(ids[0][0]["device_ids"]) & set(ids[1][0]["device_ids"])
-    command = services["vllm-server"]["command"]
-    assert command[:2] == ["vllm", "serve"]
-    for option in ("--weight-transfer-config", "--logprobs-mode", "--max-logprobs"):
-        assert command.count(option) == 1
-    assert services["vllm-server"]["environment"]["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+@settings(max_examples=200, deadline=None)
+@given(descriptions())
+def test_any_description_gives_each_side_its_own_gpus_by_id(data):
+    described = spec.read(data)
+    services = render(data)["services"]
+
+    reserved = {
+        name: service["deploy"]["resources"]["reservations"]["devices"]
+        for name, service in services.items()
+        if "deploy" in service
+    }
+    if described.accelerator == "cpu":
+        assert reserved == {}
+        return
+    assert all(len(devices) == 1 for devices in reserved.values())
+    assert all(set(devices[0]) == {"driver", "device_ids", "capabilities"} for devices in reserved.values())
+    ids = {name: tuple(devices[0]["device_ids"]) for name, devices in reserved.items()}
+    split = described.gpus
+    if split.mode == "colocate":
+        assert ids == {"trainer": split.trainer}
+    else:
+        assert ids == {"vllm-server": split.server, "trainer": split.trainer}
+        assert bool(set(split.server) & set(split.trainer)) is (split.mode == "shared")
+
+
+@settings(max_examples=200, deadline=None)
+@given(descriptions())
+def test_any_description_starts_one_server_with_what_trl_needs_on_both_sides(data):
+    services = render(data)["services"]
+    trainer = [as_compose_reads(word) for word in services["trainer"]["command"]]
+    serving = [name for name, service in services.items() if service["command"][:2] == ["vllm", "serve"]]
+
+    def follows(command, option):
+        assert command.count(option) >= 1
+        return command[command.index(option) + 1]
+
+    assert follows(trainer, "--use_vllm") == "true"
+    if follows(trainer, "--vllm_mode") == "colocate":
+        assert serving == []
+        return
+    assert serving == ["vllm-server"]
+    server = services["vllm-server"]
+    backend = json.loads(follows(server["command"], "--weight-transfer-config"))["backend"]
+    assert backend == ("gloo" if data["accelerator"] == "cpu" else "nccl")
+    assert follows(server["command"], "--logprobs-mode") == "processed_logprobs"
+    assert follows(server["command"], "--max-logprobs") == "-1"
+    assert server["environment"]["VLLM_SERVER_DEV_MODE"] == "1"
+    room = int(follows(server["command"], "--max-model-len"))
+    assert room >= data["data"]["max_prompt_length"] + int(follows(trainer, "--max_completion_length"))
+    port = follows(server["command"], "--port")
+    assert follows(trainer, "--vllm_server_base_url") == f"http://vllm-server:{port}"
+    assert follows(trainer, "--vllm_group_port") == str(data["trainer"].get("group_port", 61216))
+
+
+@settings(max_examples=100, deadline=None)
+@given(descriptions())
+def test_any_description_confines_every_container(data):
+    document = render(data)
+
+    assert document["networks"]["stack"] == {"internal": True}
+    for name, service in document["services"].items():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert not {"privileged", "cap_add", "devices", "ipc", "network_mode", "pid"} & set(service)
+        assert (name == "prefetch") is ("hf_token" in service.get("secrets", []))
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
 @settings(deadline=None)
@@ -202,6 +257,45 @@ def test_yaml_text_of_any_string_reads_back_as_that_string(text):
     from grpo_stack.render import yamltext
 
     assert read_yaml(yamltext.dump({"key": [text], "other": text})) == {"key": [text], "other": text}
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(" aA:#|>-\\\"'\t\u00e9", max_size=6), max_size=5))
+def test_text_of_several_lines_reads_back_as_that_text(lines):
+    from grpo_stack.render import yamltext
+
+    text = "\n".join(lines)
+    assert read_yaml(yamltext.dump({"key": {"inner": text}, "list": [text, text + "\n"]})) == {
+        "key": {"inner": text},
+        "list": [text, text + "\n"],
+    }
+
+
+@pytest.mark.parametrize("parallelism", spec.PARALLELISMS)
+@pytest.mark.parametrize("split", ["2:2", "colocate:0-3", "1:7"])
+def test_what_the_entrypoint_writes_is_the_configuration_of_the_plan_and_the_command_stays_whole(
+    parallelism, split, tmp_path
+):
+    described = {"split": split, "trainer": {"parallelism": parallelism, "args": {"run_name": "a b'$x\n\"é"}}}
+    service = render(described)["services"]["trainer"]
+    entrypoint = [as_compose_reads(word) for word in service["entrypoint"]]
+    command = [as_compose_reads(word) for word in service["command"]]
+    assert entrypoint[:2] == ["sh", "-c"]
+    script = entrypoint[2].replace("/tmp/", f"{tmp_path}/")
+    environment = {**os.environ, "ACCELERATE_YAML": as_compose_reads(service["environment"]["ACCELERATE_YAML"])}
+    show = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"]
+
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *show, *command], env=environment, capture_output=True, timeout=30, check=True
+    )
+
+    assert json.loads(done.stdout) == command
+    trainer = plan.derive(spec.read(described)).trainer
+    assert read_yaml((tmp_path / "accelerate.yaml").read_text()) == trainer.files["/tmp/accelerate.yaml"]
+
+
+def test_a_role_without_a_gate_keeps_the_entrypoint_of_its_image():
+    assert "entrypoint" not in render({"split": "4:4"})["services"]["vllm-server"]
 
 
 def test_a_shared_gpu_is_reserved_by_both_and_the_header_warns():

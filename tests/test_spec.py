@@ -76,7 +76,17 @@ def test_every_problem_is_reported_at_once_with_file_and_key():
             "trainer.args.output_dir: is set by the stack; use the key `run`",
         ),
         ({"trainer": {"args": {"--max_steps": 1}}}, "trainer.args.--max_steps: is no option name"),
-        ({"trainer": {"parallelism": "tp"}}, "trainer.parallelism: 'tp' is not known; use ddp or fsdp2"),
+        ({"trainer": {"parallelism": "tp"}}, "trainer.parallelism: 'tp' is not known; use one of ddp, fsdp2"),
+        ({"data": {"max_prompt_length": 0}}, "data.max_prompt_length: 0 tokens hold no prompt; use 1 or more"),
+        (
+            {"trainer": {"args": {"max_completion_length": "long"}}},
+            "trainer.args.max_completion_length: 'long' is no number of tokens above 0",
+        ),
+        (
+            {"server": {"max_model_len": 1000}},
+            "server.max_model_len: 1000 tokens do not hold 512 of the prompt + 1024 of the completion; use 1536, or leave "
+            "it out",
+        ),
     ],
 )
 def test_a_rule_that_the_description_breaks_is_named(data, message):

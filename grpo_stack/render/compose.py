@@ -6,6 +6,8 @@ taken from the environment of `docker compose`; every other `$` is doubled.
 
 from __future__ import annotations
 
+import posixpath
+import re
 import shlex
 from typing import Any
 
@@ -75,10 +77,11 @@ def _service(role: Role, plan: StackPlan) -> dict[str, Any]:
         "hostname": role.name,
         "user": "${GRPO_STACK_UID:-1000}:${GRPO_STACK_GID:-1000}",
     }
-    if role.gate:
-        service["entrypoint"] = [_text(word) for word in role.gate]
+    if role.files or role.gate:
+        service["entrypoint"] = [_text(word) for word in (*_writer(role), *role.gate)]
     service["command"] = [_text(word) for word in role.argv]
     service["environment"] = {name: _text(value) for name, value in role.env.items()}
+    service["environment"] |= {_variable(path): _escape(yamltext.dump(data)) for path, data in role.files.items()}
     if role.needs_token:
         service["environment"] |= {"HF_TOKEN_PATH": "/run/secrets/hf_token", "CA_BUNDLE_PATH": "/run/secrets/ca_bundle"}
         service["secrets"] = ["hf_token", "ca_bundle"]
@@ -92,6 +95,23 @@ def _service(role: Role, plan: StackPlan) -> dict[str, Any]:
         service["healthcheck"] = _healthcheck(role.probe, plan.boot_timeout_s)
     service["depends_on"] = _dependencies(role, plan)
     return {key: value for key, value in {**service, **_hardening(role)}.items() if value not in ({}, [])}
+
+
+def _writer(role: Role) -> tuple[str, ...]:
+    """Words in front of a command that write the role's files first.
+
+    Compose copies a config with inline content into the container, which a read-only one refuses (docker/compose#12031);
+    and a path to a file of this host would have to be right from every folder that the stack is started in.
+    """
+    if not role.files:
+        return ()
+    writes = [f'printf %s "${_variable(path)}" > {shlex.quote(path)} && ' for path in role.files]
+    return ("sh", "-c", "".join(writes) + 'exec "$@"', "sh")
+
+
+def _variable(path: str) -> str:
+    """The environment variable that carries a file into its container: ACCELERATE_YAML for /tmp/accelerate.yaml."""
+    return re.sub(r"\W", "_", posixpath.basename(path)).upper()
 
 
 def _build(role: Role, plan: StackPlan) -> dict[str, Any]:

@@ -11,6 +11,9 @@ import yaml
 _PLAIN = re.compile(r"(?:--?[A-Za-z]|[A-Za-z_/$])[A-Za-z0-9_/.${}:@+=-]*(?<!:)|--")
 """Strings that need no quotes in YAML 1.1 or 1.2; everything else gets double quotes."""
 
+_LINES = re.compile(r"[!-~]([ -~]*[!-~])?\n(\n* *[!-~]([ -~]*[!-~])?\n)+")
+"""Several plain lines: they read best as a block."""
+
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 
 
@@ -24,7 +27,8 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
     plain = _PLAIN.fullmatch(text) and text.lower().strip("-") not in _WORDS
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+    style = None if plain else "|" if _LINES.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_text)

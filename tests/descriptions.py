@@ -1,0 +1,104 @@
+"""Any description that is accepted: what property tests draw from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from grpo_stack import spec
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=20)
+"""Anything that a command line can carry."""
+
+PATHS = st.text("ab é$'\"{}#:-", min_size=1, max_size=8).map(lambda text: f"./x{text}x")
+
+UUIDS = [f"GPU-0000000{digit}-1111-2222-3333-444444444444" for digit in range(8)]
+
+GPUS = st.permutations([*map(str, range(8)), *UUIDS])
+
+PORTS = st.integers(1024, 65535)
+
+
+@st.composite
+def splits(draw: st.DrawFn) -> str:
+    """A split in any of its forms."""
+    server, trainer = draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))
+    ids = draw(GPUS)
+    forms = [
+        f"{server}:{trainer}",
+        ",".join([*ids[: server + 1]]) + ":" + ",".join(ids[server + 1 : server + 1 + trainer]),
+        f"0-{server}:{server + 1}-{server + trainer}",
+        "shared",
+        f"shared:{ids[0]}",
+        "colocate",
+        "colocate:" + ",".join(ids[:trainer]),
+    ]
+    return draw(st.sampled_from(forms))
+
+
+@st.composite
+def descriptions(draw: st.DrawFn) -> dict[str, Any]:
+    """The data of a stack.yaml, every key of it present or not."""
+    accelerator = draw(st.sampled_from(["cuda", "cuda", "cuda", "cpu"]))
+    prompt, completion = draw(st.tuples(st.integers(1, 4096), st.integers(1, 4096)))
+    word = TEXT.filter(str.strip)
+    optional: dict[str, st.SearchStrategy[Any]] = {
+        "model": st.one_of(word, PATHS, st.just("${MODEL:-org/name}")),
+        "revision": TEXT,
+        "run": st.sampled_from(["first", "${RUN:-run}"]),
+        "pins": st.sampled_from(["trl-1.16", "trl-1.13"]),
+        "outputs": PATHS,
+        "source": PATHS,
+        **({"split": splits()} if accelerator == "cuda" else {}),
+    }
+    return {
+        "accelerator": accelerator,
+        **draw(st.fixed_dictionaries({}, optional=optional)),
+        "data": {"max_prompt_length": prompt, **draw(_DATA)},
+        "server": {"max_model_len": draw(st.sampled_from([None, prompt + completion, 9000])), **draw(_SERVER)},
+        "trainer": {**draw(_TRAINER), "args": {"max_completion_length": completion, **draw(_ARGS)}},
+    }
+
+
+_DATA = st.fixed_dictionaries(
+    {},
+    optional={
+        "dataset": st.one_of(TEXT, PATHS.map(lambda path: f"{path}.jsonl")),
+        "config": TEXT,
+        "split": TEXT,
+        "revision": TEXT,
+        "rewards": st.lists(st.one_of(st.sampled_from(["a.b:c", "./mine.py:f", "./mine.py:g", "x/own.py:f"]), TEXT), min_size=1),
+    },
+)  # fmt: skip
+
+_SERVER = st.fixed_dictionaries(
+    {},
+    optional={
+        "port": PORTS,
+        "publish": PORTS,
+        "gpu_memory_utilization": st.floats(0.1, 1),
+        "dtype": st.sampled_from(["bfloat16", "auto"]),
+        "boot_timeout_s": st.integers(1, 9999),
+        "extra_args": st.lists(TEXT.map(lambda text: f"x{text}"), max_size=3),
+    },
+)
+
+_TRAINER = st.fixed_dictionaries(
+    {},
+    optional={
+        "group_port": st.one_of(st.integers(1024, 32767), st.integers(61000, 65535)),
+        "internet": st.booleans(),
+        "parallelism": st.sampled_from(spec.PARALLELISMS),
+    },
+)
+
+_ARGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "run_name": TEXT,
+        "learning-rate": st.floats(0, 1),
+        "bf16": st.booleans(),
+        "reward_weights": st.lists(st.floats(0, 1), min_size=1, max_size=3),
+    },
+)
