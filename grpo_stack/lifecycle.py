@@ -184,7 +184,7 @@ def _follow(stack: Stack, progress: Progress) -> int:
             return _ended(stack, trainer)
         if SERVER in stack.services and (server is None or server.state in ("exited", "dead")):
             _raise_for_failed(stack, [])
-        if trainer.last_lines:
+        if trainer.last_lines and not trainer.last_lines[-1].startswith("step "):
             progress.detail(trainer.last_lines[-1])
         time.sleep(POLL_S)
 
