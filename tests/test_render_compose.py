@@ -164,7 +164,7 @@ def test_the_header_stays_a_comment_whatever_the_description_holds():
     assert read_yaml(text)["services"]["vllm-server"]["command"][2] == "a\nb: c\r\u2028d"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(model=TEXT, dataset=TEXT, extra=st.lists(TEXT, max_size=3), value=TEXT, gpus=GPUS)
 def test_any_description_renders_disjoint_gpus_one_serve_and_strings_that_survive(model, dataset, extra, value, gpus):
     split, _server, _trainer = split_text(gpus)
