@@ -27,7 +27,7 @@ BUILD_LIMIT_S = 2 * 3600
 STOP_LIMIT_S = 10
 """Between SIGTERM and SIGKILL when the stack is taken down: by then the run has ended or was given up."""
 
-POLL_S = 0.5
+POLL_S = 1.0
 
 
 @dataclass(frozen=True)
