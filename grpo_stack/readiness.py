@@ -179,8 +179,9 @@ def _check_world_size(server: Server, wanted: int | None) -> None:
 
 
 def _check_completion(server: Server, model: str) -> None:
-    # A token id instead of text: it also works for a server without a tokenizer.
-    request = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 0}
+    # A token id instead of text: it also works for a server without a tokenizer. Sampled and with its log-prob, as TRL asks
+    # for it: what compiles at the first such request then does so here, and not in the first training step.
+    request = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 1.0, "logprobs": 0}
     choices = server.json("/v1/completions", request).get("choices")
     if not isinstance(choices, list) or not choices:
         raise server.not_yet("a completion without a choice on /v1/completions")
