@@ -114,7 +114,9 @@ def _facts(
     ports = [port for port in [stack.server.publish] if port]
     model = description.absolute(words.literal(stack.model), directory) if spec.is_path(stack.model) else None
     dataset = description.absolute(stack.data.dataset, directory) if spec.is_file(stack.data.dataset) else None
-    token = environment.get("HF_TOKEN_PATH")
+    token = _token(environment)
+    # The demo on the CPU may come with its model in a package; a folder needs no cache.
+    fetches = stack.accelerator == "cuda" and model is None
     return Facts(
         host=host.read([description.absolute(stack.outputs, directory)], ports, environment),
         engine=machine.engine,
@@ -126,7 +128,7 @@ def _facts(
         missing_files=tuple(file for file in files if not Path(file).is_file()),
         token=host.token_file(token, caller.uid) if token else None,
         token_in_environment=bool(environment.get("HF_TOKEN")),
-        offline=_offline(environment),
+        offline=fetches and _offline(environment),
         cache=volume,
     )
 
@@ -144,7 +146,7 @@ def _model(described: Description, volume: CacheVolume | None, caller: Caller) -
     cache = models.cache_folder(environment)
     if volume and volume.readable and volume.folder:
         cache = Path(volume.folder) / "hub"
-    token = environment.get("HF_TOKEN_PATH")
+    token = _token(environment)
     hub = models.Hub(
         endpoint=environment.get("HF_ENDPOINT") or models.Hub.endpoint,
         token_file=Path(token).expanduser() if token else None,
@@ -192,6 +194,12 @@ def _inspect(docker: Engine, kind: str, form: str, *names: str) -> str | None:
     except subprocess.TimeoutExpired:
         return ""
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _token(environment: Mapping[str, str]) -> str | None:
+    """The file that HF_TOKEN_PATH names; None for the empty one that stands for no token."""
+    named = environment.get("HF_TOKEN_PATH")
+    return named if named and named != os.devnull else None
 
 
 def _offline(environment: Mapping[str, str]) -> bool:

@@ -131,6 +131,21 @@ def test_offline_without_a_cache_volume_is_a_problem(check, tmp_path):
     assert about("model", findings)[0][0] == "warning"
 
 
+def test_offline_a_model_of_this_host_needs_no_cache_volume(check, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    docker = client(tmp_path, "exit 1")
+
+    for flags in ({"model": "./model"}, {"preset": "cpu"}):
+        assert about("offline", check(Machine(gpus(8), docker), {**CLOSED, "HF_HUB_OFFLINE": "1"}, **flags)) == []
+
+
+def test_the_empty_device_stands_for_no_token(check):
+    ((level, found),) = about("token", check(Machine(gpus(8)), {**CLOSED, "HF_TOKEN_PATH": "/dev/null"}, model="a/b/c"))
+
+    assert (level, found[:4]) == ("ok", "none")
+
+
 def test_the_cpu_stack_does_not_ask_about_its_model(check):
     assert about("model", check(Machine(GpuReading(())), preset="cpu", model="a/b/c")) == []
 
