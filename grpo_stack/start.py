@@ -8,16 +8,19 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from grpo_stack import bundle, description, devices, engine, presets, topology, words
 from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import GpuReading
 from grpo_stack.findings import PROBLEM, Finding
-from grpo_stack.lifecycle import Stack
 from grpo_stack.plan import StackPlan
 from grpo_stack.render import compose
 from grpo_stack.words import Variable
+
+if TYPE_CHECKING:
+    from grpo_stack.lifecycle import Stack
 
 CONTAINER_UID = 10001
 """Owner of the run's files while root's own stack runs: containers never run as root."""
@@ -86,6 +89,8 @@ def demand(findings: Iterable[Finding]) -> None:
 
 def write(described: Description, planned: StackPlan, project: str) -> Stack:
     """Make the run's folder, with the description and the Compose file in it, and say how to run it."""
+    from grpo_stack.lifecycle import Stack  # brings the progress display, which checks do without
+
     directory = described.directory.absolute()
     outputs = Path(description.absolute(described.spec.outputs, directory))
     run = outputs / words.literal(described.spec.run)
