@@ -182,7 +182,9 @@ def _follow(stack: Stack, progress: Progress) -> int:
             for line in next(steps):
                 progress.phase(describe_step(json.loads(line)))
             return _ended(stack, trainer)
-        if SERVER in stack.services and (server is None or server.state in ("exited", "dead")):
+        if SERVER in stack.services and (
+            server is None or server.state in ("exited", "dead") or server.health == "unhealthy"
+        ):
             _raise_for_failed(stack, [])
         if trainer.last_lines and not trainer.last_lines[-1].startswith("step "):
             progress.detail(trainer.last_lines[-1])

@@ -56,8 +56,12 @@ def check_once(
     *,
     remaining_s: Callable[[], float] = lambda: math.inf,
     entering: Callable[[str], None] = lambda phase: None,
+    generate: bool = True,
 ) -> None:
     """Return if the server meets the whole contract now; else raise NotYet or Never.
+
+    Without `generate` no completion is asked for: while weights are being pushed it would end the engine ("Cannot copy out
+    of meta tensor", vLLM 0.28), so whoever keeps asking beside a training run must leave it out.
 
     No call may take longer than `remaining_s()`. `entering` hears GENERATING before the one call that may take long.
     Raises DescriptionError for a URL that cannot be called.
@@ -72,8 +76,9 @@ def check_once(
     _check_model(server, expectation.model)
     _check_settings(server, expectation.backend, expectation.installed)
     _check_world_size(server, expectation.world_size)
-    entering(GENERATING)
-    _check_completion(server, expectation.model)
+    if generate:
+        entering(GENERATING)
+        _check_completion(server, expectation.model)
 
 
 def wait_until_ready(
