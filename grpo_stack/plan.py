@@ -209,6 +209,7 @@ def _trainer_mounts(spec: StackSpec) -> tuple[Mount, ...]:
     mounts = [*_model_mounts(spec), Mount(spec.outputs, "/outputs", read_only=False)]
     if is_file(spec.data.dataset):
         mounts.append(Mount(spec.data.dataset, programs.dataset(spec)))
-    files = dict.fromkeys(reward.rpartition(":")[0] for reward in spec.data.rewards if is_reward_file(reward))
-    mounts += [Mount(file, f"/rewards/{posixpath.basename(file)}") for file in files]
+    files = [reward.rpartition(":")[0] for reward in spec.data.rewards if is_reward_file(reward)]
+    by_name = {posixpath.basename(file): file for file in reversed(files)}  # ./a.py and a.py are one file
+    mounts += [Mount(file, f"/rewards/{name}") for name, file in reversed(by_name.items())]
     return tuple(mounts)

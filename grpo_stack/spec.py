@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -229,6 +230,17 @@ def _stack_rules(spec: StackSpec) -> list[str]:
         problems.append(f"pins: there is no locked set {spec.pins!r}; known: {', '.join(pins.SETS)}")
     if not spec.data.rewards:
         problems.append("data.rewards: empty; name at least one reward function")
+    if set(spec.source) & set("{}"):
+        problems.append(
+            f"source: {spec.source!r} holds a brace, which Compose takes for one of a variable; rename the folder"
+        )
+    files = sorted(
+        {posixpath.normpath(reward.rpartition(":")[0]) for reward in spec.data.rewards if is_reward_file(reward)}
+    )
+    names = [file.rpartition("/")[2] for file in files]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        both = " and ".join(file for file in files if file.rpartition("/")[2] == name)
+        problems.append(f"data.rewards: {both} would be one module in the containers; rename one of them")
     return problems
 
 

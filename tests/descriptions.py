@@ -49,7 +49,7 @@ def descriptions(draw: st.DrawFn) -> dict[str, Any]:
         "run": st.sampled_from(["first", "${RUN:-run}"]),
         "pins": st.sampled_from(["trl-1.16", "trl-1.13"]),
         "outputs": PATHS,
-        "source": PATHS,
+        "source": PATHS.filter(lambda path: not set(path) & set("{}")),
         **({"split": splits()} if accelerator == "cuda" else {}),
     }
     return {

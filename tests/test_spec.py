@@ -52,6 +52,11 @@ def test_every_problem_is_reported_at_once_with_file_and_key():
             "split: the CPU stack uses no GPU; leave it out, or set accelerator: cuda",
         ),
         ({"pins": "trl-0"}, "pins: there is no locked set 'trl-0'; known: trl-1.16, trl-1.13"),
+        ({"source": "./a}b"}, "source: './a}b' holds a brace, which Compose takes for one of a variable"),
+        (
+            {"data": {"rewards": ["a/x.py:f", "./x.py:f", "./x.py:g"]}},
+            "data.rewards: a/x.py and x.py would be one module in the containers; rename one of them",
+        ),
         ({"run": "../x"}, "run: '../x' is no folder name"),
         ({"model": ""}, "model: '' found where text belongs"),
         (

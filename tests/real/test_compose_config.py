@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from grpo_stack import engine, plan, presets, spec, words
 from grpo_stack.render import compose
@@ -34,7 +34,14 @@ def test_compose_takes_every_committed_file(file: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# No shrinking: each try is a process.
+@settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=descriptions())
 def test_compose_reads_the_words_of_the_plan_from_any_file(tmp_path: Path, data: dict[str, object]) -> None:
     planned = plan.derive(spec.read(data))
