@@ -99,8 +99,13 @@ lock: venv-dev ## compile every lock file: UPGRADE=1 takes newer releases
 		WHEELS_DIR="$$wheels" UV="$(BIN)/uv" UPGRADE="$(UPGRADE)" requirements/lock.sh
 
 .PHONY: bench
-bench: venv-dev ## measure the figures in docs/, on this machine
+bench: venv-dev ## measure the figures in docs/, on this machine: images, and the CPU demo
 	@export ACCELERATOR=cpu; $(SETTINGS) && bench/image_report.sh
+	@$(MAKE) bench-cpu
+
+.PHONY: bench-cpu
+bench-cpu: venv ## time the CPU demo: LABEL=first on a machine that has nothing yet (default: second)
+	@$(PYTHON) bench/cpu_figures.py --label "$(or $(LABEL),second)"
 
 .PHONY: clean distclean
 clean: ## remove this project's containers, networks, volumes (caches!) and built files; outputs and images stay

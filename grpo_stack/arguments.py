@@ -109,4 +109,9 @@ def _add_wait(found: argparse._SubParsersAction[_Parser]) -> None:
     wait.add_argument("--world-size", type=int, metavar="N", help="number of its workers")
     wait.add_argument("--timeout", type=float, default=1800, metavar="S", help="seconds in all (default: 1800)")
     wait.add_argument("--once", action="store_true", help="one look, no waiting: for health checks")
+    wait.add_argument(
+        "--memo",
+        metavar="FILE",
+        help="with --once: made when the server has generated; while it exists, no further completion is asked for",
+    )
     wait.add_argument("next", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run then")

@@ -145,7 +145,11 @@ def _wait(args: argparse.Namespace) -> int:
     expectation = readiness.Expectation(args.url, args.model, args.backend, args.world_size)
     if args.once:
         until = time.monotonic() + args.timeout
-        readiness.check_once(expectation, remaining_s=lambda: until - time.monotonic())
+        memo = Path(args.memo) if args.memo else None
+        seen = memo is not None and memo.exists()
+        readiness.check_once(expectation, remaining_s=lambda: until - time.monotonic(), generate=not seen)
+        if memo:
+            memo.touch()
         return 0
     readiness.wait_until_ready(expectation, budget_s=args.timeout, report=_reporter(args.url))
     if command:

@@ -27,7 +27,7 @@ BUILD_LIMIT_S = 2 * 3600
 STOP_LIMIT_S = 10
 """Between SIGTERM and SIGKILL when the stack is taken down: by then the run has ended or was given up."""
 
-POLL_S = 0.5
+POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -182,9 +182,11 @@ def _follow(stack: Stack, progress: Progress) -> int:
             for line in next(steps):
                 progress.phase(describe_step(json.loads(line)))
             return _ended(stack, trainer)
-        if SERVER in stack.services and (server is None or server.state in ("exited", "dead")):
+        if SERVER in stack.services and (
+            server is None or server.state in ("exited", "dead") or server.health == "unhealthy"
+        ):
             _raise_for_failed(stack, [])
-        if trainer.last_lines:
+        if trainer.last_lines and not trainer.last_lines[-1].startswith("step "):
             progress.detail(trainer.last_lines[-1])
         time.sleep(POLL_S)
 

@@ -61,8 +61,10 @@ def server(spec: StackSpec) -> tuple[Word, ...]:
 
 
 def probe(spec: StackSpec) -> tuple[Word, ...]:
-    """Succeeds once the server, asked from inside its own container, can generate."""
-    return ("grpo-stack", "wait", "--once", *_readiness(spec, f"http://127.0.0.1:{spec.server.port}"))
+    """Succeeds once the server, asked from inside its own container, can generate; asks for no completion after that,
+    since one that meets a weight push would end the engine."""
+    url = f"http://127.0.0.1:{spec.server.port}"
+    return ("grpo-stack", "wait", "--once", "--memo", "/tmp/has-generated", *_readiness(spec, url))
 
 
 def gate(spec: StackSpec) -> tuple[Word, ...]:

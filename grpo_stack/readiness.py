@@ -52,8 +52,12 @@ def check_once(
     *,
     remaining_s: Callable[[], float] = lambda: math.inf,
     entering: Callable[[str], None] = lambda phase: None,
+    generate: bool = True,
 ) -> None:
     """Return if the server meets the whole contract now; else raise NotYet or Never.
+
+    Without `generate` no completion is asked for: while weights are being pushed it would end the engine ("Cannot copy out
+    of meta tensor", vLLM 0.28), so whoever keeps asking beside a training run must leave it out.
 
     No call may take longer than `remaining_s()`. `entering` hears GENERATING before the one call that may take long.
     Raises DescriptionError for a URL that cannot be called.
@@ -68,8 +72,9 @@ def check_once(
     _check_model(server, expectation.model)
     _check_settings(server, expectation.backend)
     _check_world_size(server, expectation.world_size)
-    entering(GENERATING)
-    _check_completion(server, expectation.model)
+    if generate:
+        entering(GENERATING)
+        _check_completion(server, expectation.model)
 
 
 def wait_until_ready(
@@ -170,8 +175,9 @@ def _check_world_size(server: Server, wanted: int | None) -> None:
 
 
 def _check_completion(server: Server, model: str) -> None:
-    # A token id instead of text: it also works for a server without a tokenizer.
-    request = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 0}
+    # A token id instead of text: it also works for a server without a tokenizer. Sampled and with its log-prob, as TRL asks
+    # for it: what compiles at the first such request then does so here, and not in the first training step.
+    request = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 1.0, "logprobs": 0}
     choices = server.json("/v1/completions", request).get("choices")
     if not isinstance(choices, list) or not choices:
         raise server.not_yet("a completion without a choice on /v1/completions")

@@ -137,8 +137,10 @@ class _Server(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    completions = []  # noqa: RUF012  # one entry for each completion that was asked for
+
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.completions.append(self.rfile.read(int(self.headers["Content-Length"])))
         self.do_GET()
 
     def log_message(self, *_):
@@ -173,6 +175,25 @@ def test_a_health_check_is_one_look(server):
     bad = run("wait", "--once", "--url", "http://127.0.0.1:9", "--model", "m", "--timeout", "20")
 
     assert (good.returncode, bad.returncode) == (0, 4)
+
+
+def test_a_health_check_generates_once_and_never_again_while_its_memo_lasts(server, tmp_path):
+    memo = tmp_path / "has-generated"
+    once = ["wait", "--once", "--url", server, "--model", "m", "--backend", "gloo", "--memo", str(memo)]
+    before = len(_Server.completions)
+
+    codes = [run(*once).returncode for _ in range(2)]
+
+    assert codes == [0, 0]
+    assert memo.exists()
+    assert len(_Server.completions) - before == 1
+
+
+def test_a_health_check_that_fails_leaves_no_memo(tmp_path):
+    memo = tmp_path / "has-generated"
+
+    assert run("wait", "--once", "--url", "http://127.0.0.1:9", "--model", "m", "--memo", str(memo)).returncode == 4
+    assert not memo.exists()
 
 
 def test_flags_are_keys_of_the_description():

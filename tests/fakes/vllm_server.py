@@ -76,7 +76,7 @@ class FakeVllm:
 
     def _complete(self, body: bytes) -> bytes:
         asked = json.loads(body)
-        if set(asked) != {"model", "prompt", "max_tokens", "temperature"} or asked["max_tokens"] != 1:
+        if set(asked) != {"model", "prompt", "max_tokens", "temperature", "logprobs"} or asked["max_tokens"] != 1:
             self.strange.append(f"completion {asked}")
         if asked["model"] not in [card["id"] for card in self.models]:
             self.strange.append(f"completion of {asked['model']}")

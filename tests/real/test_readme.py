@@ -31,7 +31,7 @@ def run(command: str, limit_s: float = 900, **variables: str) -> subprocess.Comp
 def the_demo_runs(command, tmp_path):
     project = f"grpo-stack-test-{uuid.uuid4().hex[:8]}"
     try:
-        short = f"--project {project} --outputs {tmp_path} --run demo --set trainer.args.max_steps=2"
+        short = f"--project {project} --outputs {tmp_path}/outputs --run demo --set trainer.args.max_steps=2"
         done = run(command, ARGS=short)
         again = run(f"make clean PROJECT={project}")
     finally:
@@ -39,7 +39,7 @@ def the_demo_runs(command, tmp_path):
 
     assert done.returncode == 0, done.stderr
     assert "step 2/2" in done.stderr
-    assert (tmp_path / "demo" / "model" / "model.safetensors").exists()
+    assert (tmp_path / "outputs" / "demo" / "model" / "model.safetensors").exists()
     assert again.returncode == 0, again.stderr
 
 
