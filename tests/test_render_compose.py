@@ -160,7 +160,7 @@ def test_the_header_stays_a_comment_whatever_the_description_holds():
     assert read_yaml(text)["services"]["vllm-server"]["command"][2] == "a\nb: c\r\u2028d"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(descriptions())
 def test_any_description_renders_the_words_of_its_plan_and_the_same_bytes_twice(data):
     planned = plan.derive(spec.read(data))
@@ -183,7 +183,7 @@ def test_any_description_renders_the_words_of_its_plan_and_the_same_bytes_twice(
         ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(descriptions())
 def test_any_description_gives_each_side_its_own_gpus_by_id(data):
     described = spec.read(data)
@@ -208,7 +208,7 @@ def test_any_description_gives_each_side_its_own_gpus_by_id(data):
         assert bool(set(split.server) & set(split.trainer)) is (split.mode == "shared")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(descriptions())
 def test_any_description_starts_one_server_with_what_trl_needs_on_both_sides(data):
     services = render(data)["services"]
@@ -237,7 +237,7 @@ def test_any_description_starts_one_server_with_what_trl_needs_on_both_sides(dat
     assert follows(trainer, "--vllm_group_port") == str(data["trainer"].get("group_port", 61216))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(descriptions())
 def test_any_description_confines_every_container(data):
     document = render(data)
