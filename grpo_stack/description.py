@@ -45,7 +45,8 @@ def load(file: str | None, preset: str | None, flags: Mapping[str, Any], setting
         raise DescriptionError("--file and --preset exclude each other; give one of them")
     path = Path(file) if file else Path(FILE)
     found = path if file or (not preset and path.exists()) else None
-    base = _read(found) if found else presets.find(preset or presets.DEFAULT)
+    default = "cpu" if flags.get("accelerator") == "cpu" else presets.DEFAULT
+    base = _read(found) if found else presets.find(preset or default)
     directory = found.parent if found else Path()
     overrides = {**{key: _from_here(key, value, directory) for key, value in flags.items()}, **_settings(settings)}
     checked = spec.read(base, overrides, str(found) if found else "description")

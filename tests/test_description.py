@@ -27,6 +27,14 @@ def test_without_a_file_the_default_preset_is_described(tmp_path, monkeypatch):
     assert not described.overrides
 
 
+def test_asking_for_the_cpu_alone_describes_the_demo(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    described = load(flags={"accelerator": "cpu", "model": "a/b"}).spec
+
+    assert (described.model, described.split, described.data.dataset) == ("a/b", None, "two-digit-sums")
+
+
 def test_flags_and_settings_win_over_the_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("stack.yaml").write_text("model: a/b\nsplit: '4:4'\n")
