@@ -164,6 +164,30 @@ def test_a_daemon_that_is_down_elsewhere_is_not_started_here(host: Host) -> None
     assert "no daemon answers at DOCKER_HOST=tcp://192.0.2.1:2375" in done.stderr
 
 
+def test_a_daemon_is_started_without_holding_on_to_the_callers_pipe_and_stopped_by_its_process_id(host: Host) -> None:
+    up = host.root / "daemon-is-up"
+    docker = host.add_client(client().replace("case", f'[ -e "{up}" ] || [ "$1" != version ] || exit 1\ncase', 1))
+    (docker.parent / "dockerd").write_text(f'#!/bin/sh\necho $$ > "$2"\ntouch "{up}"\nexec sleep 50\n')
+    (docker.parent / "dockerd").chmod(0o755)
+    (host.root / "tools" / "id").unlink()
+    (host.root / "tools" / "id").write_text("#!/bin/sh\necho 0\n")
+    (host.root / "tools" / "id").chmod(0o755)
+    (host.root / "tools" / "setsid").symlink_to(shutil.which("setsid"))
+    elsewhere = {"SYSTEMD_FOLDER": str(host.root / "none"), "DOCKER_PIDFILE": str(host.root / "none")}
+
+    # `run` reads the output to its end, as a shell does with $(engine.sh): it returns while the daemon lives.
+    started = host.run("engine.sh", **elsewhere)
+    pid = int((host.root / ".cache" / "engine" / "dockerd.pid").read_text())
+    alive = Path(f"/proc/{pid}").exists()
+    stopped = host.run("engine.sh", "stop", **elsewhere)
+
+    assert (started.returncode, started.stdout) == (0, f"{docker}\n")
+    assert alive
+    assert stopped.returncode == 0
+    assert f"stopping the daemon that was started here (process {pid})" in stopped.stderr
+    assert not Path(f"/proc/{pid}").exists()
+
+
 def test_stopping_leaves_a_daemon_alone_that_was_not_started_here(host: Host) -> None:
     done = host.run("engine.sh", "stop")
 

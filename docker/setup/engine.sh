@@ -17,6 +17,9 @@ state="$root/.cache/engine"
 engine_needed=25
 compose_needed=2.24
 start_limit_s=60
+# Where a host says that systemd runs it, and that a daemon runs or is starting.
+systemd=${SYSTEMD_FOLDER:-/run/systemd/system}
+running=${DOCKER_PIDFILE:-/run/docker.pid}
 
 say() { echo "docker: $*" >&2; }
 
@@ -109,18 +112,23 @@ forbidden() {
 start_daemon() {
     command -v dockerd >/dev/null 2>&1 || cannot "no daemon answers at ${DOCKER_HOST:-the default socket}, and none is installed"
     [ -z "${DOCKER_HOST:-}" ] || cannot "no daemon answers at DOCKER_HOST=$DOCKER_HOST; start it there, or unset DOCKER_HOST"
-    if [ -r /run/docker.pid ] && [ -d "/proc/$(cat /run/docker.pid)" ]; then
+    if [ -r "$running" ] && [ -d "/proc/$(cat "$running")" ]; then
         say "the daemon is starting"
         return 0
     fi
     can_be_root || cannot "the daemon does not run; start it with: sudo systemctl start docker"
-    if [ -d /run/systemd/system ]; then
+    if [ -d "$systemd" ]; then
         say "the daemon does not run; starting it with systemctl"
         as_root systemctl start docker || cannot "systemctl start docker failed; look at: journalctl -u docker"
     else
         say "the daemon does not run; starting dockerd, log in $state/dockerd.log"
         # shellcheck disable=SC2024 # the log belongs to the caller, on purpose
-        as_root setsid dockerd --pidfile "$state/dockerd.pid" > "$state/dockerd.log" 2>&1 < /dev/null &
+        # The redirections come first and for good: those of a function call would keep the caller's pipe open in this
+        # subshell, and whoever reads this script's output would wait for as long as the daemon lives.
+        (
+            exec > "$state/dockerd.log" 2>&1 < /dev/null
+            as_root setsid dockerd --pidfile "$state/dockerd.pid"
+        ) &
         touch "$state/started-here"
     fi
 }
