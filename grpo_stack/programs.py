@@ -137,7 +137,8 @@ def _training(spec: StackSpec) -> list[Word]:
     argv += ["--use_vllm", "true", *_generation(spec)]
     defaults = {"dtype": _dtype(spec), **TRAINING_DEFAULTS[spec.accelerator]}
     for key, value in {**defaults, **training_args(spec)}.items():
-        argv += _option(f"--{key}", value)
+        # YAML reads the word `no` as false, which no `…_strategy` takes.
+        argv += _option(f"--{key}", "no" if value is False and key.endswith("_strategy") else value)
     return argv
 
 

@@ -155,7 +155,12 @@ def build_trainer(run: RunArguments, training: Any, model: Any, clock: metrics.S
     trainer._calculate_rewards = clock.timed("reward", trainer._calculate_rewards)
     if training.use_vllm:
         generation = trainer.vllm_generation
-        generation.sync_weights = clock.timed("push", generation.sync_weights)
+        push = generation.sync_weights
+        if training.vllm_mode == "server" and not training.use_cpu:
+            from grpo_stack.transfer import nccl
+
+            push = nccl.releasing(push)
+        generation.sync_weights = clock.timed("push", push)
         generation.generate = clock.timed("generate", generation.generate)
         clock.push_bytes = lambda: metrics.bytes_of(generation._weight_metadata)
     return trainer
@@ -198,7 +203,7 @@ def train(arguments: list[str] | None = None) -> None:
         page = metrics.summary(metrics.read(output / metrics.FILE), time.monotonic() - started, places)
         (output / "summary.txt").write_text(page, encoding="utf-8")
         print(f"\n{page}", end="", flush=True)
-    trainer.end()
+    trainer.accelerator.end_training()
 
 
 def main(arguments: list[str] | None = None) -> int:

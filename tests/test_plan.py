@@ -117,6 +117,12 @@ def test_training_arguments_of_the_user_win_over_defaults_and_keep_their_form():
     assert "--run_name=-x" in argv(planned.trainer)
 
 
+def test_a_strategy_of_no_stays_the_word_that_yaml_takes_for_false():
+    trainer = derive({"trainer": {"args": {"save_strategy": False, "bf16": False}}}).trainer
+
+    assert (value(trainer, "--save_strategy"), value(trainer, "--bf16")) == ("no", "false")
+
+
 @pytest.mark.parametrize(
     ("parallelism", "kind"), [("ddp", "MULTI_GPU"), ("fsdp2", "FSDP"), ("zero2", "DEEPSPEED"), ("zero3", "DEEPSPEED")]
 )
