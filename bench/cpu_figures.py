@@ -81,7 +81,8 @@ def _gib(text: str) -> float:
 
 def run_demo(steps: int) -> dict[str, object]:
     """`make up` with `steps` steps: seconds from its start to each phase, memory, and the steps' own seconds."""
-    with tempfile.TemporaryDirectory() as outputs:
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = f"{folder}/outputs"  # which the containers, unlike the folder above, may enter
         args = f"--project {PROJECT} --outputs {outputs} --run bench --set trainer.args.max_steps={steps}"
         memory = MemoryWatch()
         memory.start()
