@@ -127,14 +127,8 @@ def _start(stack: Stack, progress: Progress) -> None:
 
 def _report_start(boxes: Mapping[str, Container], phase: str, began: float, progress: Progress) -> tuple[str, float]:
     """Say which service is starting, and what it said last; the phase that is on, and when it began."""
-    server, prefetch = boxes.get(SERVER), boxes.get(PREFETCH)
-    now = (
-        PREFETCH
-        if prefetch and prefetch.state == "running"
-        else SERVER
-        if server and server.state == "running"
-        else phase
-    )
+    running = [name for name in (PREFETCH, SERVER) if name in boxes and boxes[name].state == "running"]
+    now = running[0] if running else phase
     if now != phase:
         progress.phase({PREFETCH: "fetching model and dataset", SERVER: "server loading"}[now])
         began = time.monotonic()

@@ -158,6 +158,7 @@ def _server(spec: StackSpec) -> Role:
 
 def _trainer(spec: StackSpec) -> Role:
     env = {**_reward_env(spec), **_shared_env(spec, TRAINER)}
+    accelerate = launch.config(spec)
     if programs.mode(spec) == SHARED:
         env["GRPO_STACK_GPU_MEMORY_FRACTION"] = str(programs.SHARED_TRAINER_MEMORY)
     return Role(
@@ -168,7 +169,7 @@ def _trainer(spec: StackSpec) -> Role:
         env=env if programs.mode(spec) == COLOCATE else {"VLLM_HOST_IP": TRAINER, **env},
         gpus=spec.gpus.trainer if spec.accelerator == "cuda" else (),
         mounts=_trainer_mounts(spec),
-        files={launch.FILE: launch.config(spec)} if launch.config(spec) else {},
+        files={launch.FILE: accelerate} if accelerate else {},
         internet=spec.trainer.internet,
         ulimits=ULIMITS[spec.accelerator],
         shm=_shm(spec),

@@ -117,7 +117,7 @@ def owner() -> tuple[int, int]:
 
 def hand_over(stack: Stack) -> None:
     """Give the run's files to whoever called; only root's own stacks need it, since their containers are not root."""
-    if os.getuid() == 0 and "SUDO_UID" not in os.environ:
+    if os.getuid() == 0 and owner()[0] == CONTAINER_UID:
         for folder, names, files in os.walk(stack.run_folder):
             for name in (folder, *(os.path.join(folder, entry) for entry in (*names, *files))):  # noqa: PTH118
                 os.chown(name, 0, 0, follow_symlinks=False)
