@@ -101,6 +101,7 @@ TABLE = {
     "dataset": Row("demo errors"),
     "metrics": Row("errors transfer"),
     "callback": Row("metrics"),
+    "heartbeat": Row("errors"),
     "hub": Row("errors"),
     "prefetch": Row("bundled dataset demo errors hub rewards"),
     "train": Row("callback dataset errors hub metrics rewards transfer"),
