@@ -78,7 +78,9 @@ TABLE = {
     "progress": Row(),
     "children": Row(),
     "lifecycle": Row("children engine errors facts programs progress"),
-    "supervise": Row("errors readiness vllm_api", later=True),
+    "supervise": Row(),
+    "supervise.deadlines": Row(pure=True),
+    "supervise.events": Row(),
     "description": Row("errors presets render spec"),
     "bundle": Row("description plan render"),
     "start": Row(
