@@ -164,7 +164,7 @@ def _state(box: Container) -> str:
 def _follow(stack: Stack, progress: Progress) -> int:
     """Show each step until the trainer ends; its exit code."""
     progress.phase("trainer starting")
-    steps = _new_lines(stack.run_folder / "metrics.jsonl")
+    steps = new_lines(stack.run_folder / "metrics.jsonl")
     while True:
         boxes = {box.service: box for box in engine.containers(stack.project, log_lines=1)}
         for line in next(steps):
@@ -205,7 +205,7 @@ def describe_step(metrics: Mapping[str, Any]) -> str:
     return text
 
 
-def _new_lines(file: Path) -> Iterator[list[str]]:
+def new_lines(file: Path) -> Iterator[list[str]]:
     """At each turn, the complete lines that were added to `file` since the last one."""
     at, rest = (file.stat().st_size, b"") if file.exists() else (0, b"")
     while True:

@@ -25,7 +25,7 @@ def test_a_step_without_timing_is_told_as_far_as_it_goes():
 
 def test_only_complete_new_lines_of_a_growing_file_are_read(tmp_path):
     file = tmp_path / "metrics.jsonl"
-    lines = lifecycle._new_lines(file)
+    lines = lifecycle.new_lines(file)
 
     assert next(lines) == []
     file.write_text('{"step": 1}\n{"st')
@@ -39,7 +39,7 @@ def test_only_complete_new_lines_of_a_growing_file_are_read(tmp_path):
 def test_what_an_earlier_run_wrote_is_not_told_again(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1}\n')
-    lines = lifecycle._new_lines(file)
+    lines = lifecycle.new_lines(file)
 
     # The generator looks at the file when it is first asked.
     next(lines)
