@@ -39,11 +39,10 @@ def parser() -> argparse.ArgumentParser:
     _add_up(found)
     _add_doctor(found)
     _add_plan(found)
-    _add_project(found, "down", "stop this project's containers and remove them; volumes and outputs stay")
-    _add_project(found, "status", "show this project's containers").add_argument(
-        "--json", action="store_true", help="for programs"
-    )
-    logs = _add_project(found, "logs", "show what the services say")
+    _add_run(_add_project(found, "down", "stop this project's containers and remove them; volumes and outputs stay"))
+    status = _add_run(_add_project(found, "status", "show this project's containers"))
+    status.add_argument("--json", action="store_true", help="for programs")
+    logs = _add_run(_add_project(found, "logs", "show what the services say"))
     logs.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
     logs.add_argument("services", nargs="*", metavar="SERVICE", help="vllm-server, trainer or prefetch (default: all)")
     _add_wait(found)
@@ -64,6 +63,7 @@ def _add_up(found: argparse._SubParsersAction[_Parser]) -> None:
     up = found.add_parser("up", help="build, start, follow the run to its end, stop; returns the trainer's exit code")
     _add_description(up)
     _add_name(up)
+    _add_runtime(up)
     up.add_argument(
         "--check",
         nargs="?",
@@ -78,6 +78,7 @@ def _add_doctor(found: argparse._SubParsersAction[_Parser]) -> None:
     doctor = found.add_parser("doctor", help="check this host, all at once; exit code 3 if something stands in the way")
     _add_description(doctor)
     _add_name(doctor)
+    _add_runtime(doctor)
     _add_skip(doctor)
     doctor.add_argument("--json", action="store_true", help="for programs")
 
@@ -121,6 +122,27 @@ def _add_name(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--project", default="grpo-stack", metavar="NAME", help="Compose project (default: grpo-stack)"
     )
+
+
+def _add_runtime(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--runtime",
+        choices=("docker", "process"),
+        default="docker",
+        help="containers, or processes of this host with the Python that runs grpo-stack (default: docker)",
+    )
+
+
+def _add_run(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Which run of processes is meant; containers are found by their project alone."""
+    command.add_argument(
+        "--runtime", choices=("docker", "process"), help="default: process if such a run is there, else docker"
+    )
+    command.add_argument(
+        "--outputs", metavar="DIR", help="folder of the runs (default: that of ./stack.yaml, ./outputs)"
+    )
+    command.add_argument("--run", metavar="NAME", help="the run, if several are there; only with --runtime process")
+    return command
 
 
 def _add_wait(found: argparse._SubParsersAction[_Parser]) -> None:

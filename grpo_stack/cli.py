@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from grpo_stack import arguments
 from grpo_stack.arguments import PROGRAM
-from grpo_stack.errors import INTERRUPTED, DescriptionError, GrpoStackError
+from grpo_stack.errors import INTERRUPTED, DescriptionError, GrpoStackError, HostError
 
 if TYPE_CHECKING:
     from grpo_stack.description import Description
@@ -74,7 +74,7 @@ def _up(args: argparse.Namespace) -> int:
     from grpo_stack import findings, lifecycle, start
     from grpo_stack.progress import Progress
 
-    described, planned, found = _examined(args, with_engine=args.check != "description")
+    described, planned, found = _examined(args, with_engine=args.check != "description" and args.runtime == "docker")
     if args.check == "all":
         print(*findings.table(found), sep="\n")
     else:
@@ -84,6 +84,8 @@ def _up(args: argparse.Namespace) -> int:
     start.demand(found)
     if args.check:
         return 0
+    if args.runtime == "process":
+        return _up_processes(described, planned, args.project)
     stack = start.write(described, planned, args.project)
     try:
         with Progress(sys.stderr) as progress:
@@ -91,9 +93,25 @@ def _up(args: argparse.Namespace) -> int:
             code = lifecycle.up(stack, progress)
     finally:
         start.hand_over(stack)
-    summary = stack.run_folder / "summary.txt"
-    print(summary.read_text(encoding="utf-8") if summary.exists() else f"no summary in {summary}", end="")
+    _print_summary(stack.run_folder)
     return code
+
+
+def _up_processes(described: Description, planned: StackPlan, project: str) -> int:
+    from grpo_stack import local_run, local_start
+    from grpo_stack.progress import Progress
+
+    run = local_start.write(described, planned, project)
+    with Progress(sys.stderr) as progress:
+        progress.phase(f"run {run.folder.name}, files in {run.folder}")
+        code = local_run.up(run, progress)
+    _print_summary(run.folder)
+    return code
+
+
+def _print_summary(folder: Path) -> None:
+    summary = folder / "summary.txt"
+    print(summary.read_text(encoding="utf-8") if summary.exists() else f"no summary in {summary}", end="")
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -101,7 +119,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
     from grpo_stack import findings, start
 
-    _, _, found = _examined(args, with_engine=True)
+    _, _, found = _examined(args, with_engine=args.runtime == "docker")
     if args.json:
         print(json.dumps(findings.as_data(found), indent=2))
     else:
@@ -120,7 +138,8 @@ def _examined(args: argparse.Namespace, with_engine: bool) -> tuple[Description,
     described, choice = start.placed(start.choose(described, machine.gpus), machine.gpus)
     described = start.named(described, time.localtime())
     planned = plan.derive(described.spec)
-    found = doctor.check(described, planned, machine, doctor.Caller(os.environ, start.owner()[0], args.project))
+    uid = start.owner()[0] if args.runtime == "docker" else os.getuid()
+    found = doctor.check(described, planned, machine, doctor.Caller(os.environ, uid, args.project, args.runtime))
     if choice:
         found = (findings.Finding("split", findings.OK, choice), *found)
     return described, planned, findings.leave_out(found, args.skip)
@@ -144,8 +163,13 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _down(args: argparse.Namespace) -> int:
-    from grpo_stack import engine, lifecycle
+    from grpo_stack import engine, lifecycle, local_stop
 
+    runs = _process_runs(args)
+    if runs is not None:
+        for folder in runs:
+            local_stop.down(folder, local_stop.ASKED_LIMIT_S)
+        return 0
     lifecycle.down(engine.find_client(), args.project, 120)
     return 0
 
@@ -154,8 +178,21 @@ def _status(args: argparse.Namespace) -> int:
     import dataclasses
     import json
 
-    from grpo_stack import engine
+    from grpo_stack import engine, local_stop
 
+    runs = _process_runs(args)
+    if runs is not None:
+        members = [member for folder in runs for member in local_stop.status(folder)]
+        if args.json:
+            print(json.dumps(members, indent=2))
+            return 0
+        if not members:
+            print(f"no process of {args.project} is running", file=sys.stderr)
+        for member in members:
+            pid = f" (pid {member['pid']})" if member["pid"] else ""
+            code = f" with exit code {member['exit_code']}" if member["exit_code"] is not None else ""
+            print(f"{member['service']:12} {member['state']}{pid}{code}  {member['run']}")
+        return 0
     boxes = engine.containers(args.project)
     if args.json:
         print(json.dumps([dataclasses.asdict(box) for box in boxes], indent=2))
@@ -169,9 +206,29 @@ def _status(args: argparse.Namespace) -> int:
     return 0
 
 
+def _process_runs(args: argparse.Namespace) -> list[Path] | None:
+    """Folders of the runs of processes that a command is about; None: it is about containers."""
+    from grpo_stack import description, run_state
+
+    if args.runtime == "docker":
+        return None
+    described = description.load(None, None, {"outputs": args.outputs} if args.outputs else {}, [])
+    outputs = Path(description.absolute(described.spec.outputs, described.directory))
+    if args.runtime == "process" and args.run:
+        return [outputs / args.run]
+    return run_state.live_runs(outputs, args.project, args.run) or ([] if args.runtime == "process" else None)
+
+
 def _logs(args: argparse.Namespace) -> int:
     from grpo_stack import engine
 
+    runs = _process_runs(args)
+    if runs is not None:
+        files = [str(file) for folder in runs for file in sorted((folder / "logs").glob("*.log"))]
+        files = [file for file in files if not args.services or Path(file).stem in args.services]
+        if not files:
+            raise HostError("no run of processes is there to show; name one: --run NAME")
+        os.execvp("tail", ["tail", "--lines", "+1", *(["--follow=name"] if args.follow else []), *files])
     client = engine.find_client()
     words = [
         client,

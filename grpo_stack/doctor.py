@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_stack import description, engine, findings, fit, gpus, host, inputs, models, preflight, programs, spec, words
+from grpo_stack import (
+    description,
+    engine,
+    findings,
+    fit,
+    gpus,
+    host,
+    inputs,
+    local_preflight,
+    models,
+    packages,
+    preflight,
+    processes,
+    programs,
+    spec,
+    words,
+)
 from grpo_stack.description import Description
 from grpo_stack.errors import HostError
 from grpo_stack.facts import CacheVolume, Engine, GpuReading, ModelConfig
@@ -49,6 +66,8 @@ class Caller:
     """User of the containers, who must be able to read what is mounted into them."""
     project: str = "grpo-stack"
     """Compose project, whose cache volume is looked at when the Hub must not be asked."""
+    runtime: str = "docker"
+    """`docker`, or `process` for roles that run as processes of this host."""
 
 
 def look(with_engine: bool = True) -> Machine:
@@ -62,15 +81,21 @@ def look(with_engine: bool = True) -> Machine:
 def check(described: Description, planned: StackPlan, machine: Machine, caller: Caller) -> tuple[Finding, ...]:
     """Every finding about this host, the model, and the files that the description names."""
     with ThreadPoolExecutor(max_workers=1) as pool:
-        volume = _cache_volume(machine.engine, caller) if _offline(caller.environment) else None
+        as_processes = caller.runtime == "process"
+        in_volume = _offline(caller.environment) and not as_processes
+        volume = _cache_volume(machine.engine, caller) if in_volume else None
         asked = pool.submit(_model, described, volume, caller)
         facts = _facts(described, planned, machine, caller, volume)
-        host_findings = preflight.check(planned, facts)
+        if as_processes:
+            visible = caller.environment.get("CUDA_VISIBLE_DEVICES")
+            host_findings = local_preflight.check(planned, facts, packages.read(sys.executable, os.environ), visible)
+        else:
+            host_findings = preflight.check(planned, facts)
         reading = asked.result()
     named = _about(reading) if reading else ()
     fitting = _fit(described, reading.config if reading else None, machine.gpus)
     room = _room(reading.config, planned, facts) if reading and reading.config else ()
-    return (*host_findings, *named, *room, *fitting, *_source(described))
+    return (*host_findings, *named, *room, *fitting, *(() if as_processes else _source(described)))
 
 
 def memory(described: Description, caller: Caller, gpu_gib: float | None = None) -> tuple[tuple[Side, ...], str]:
@@ -112,6 +137,8 @@ def _facts(
     rewards = [reward.rpartition(":")[0] for reward in stack.data.rewards if spec.is_reward_file(reward)]
     files = [description.absolute(file, directory) for file in rewards]
     ports = [port for port in [stack.server.publish] if port]
+    if caller.runtime == "process":
+        ports = [*processes.ports(planned).values()]
     model = description.absolute(words.literal(stack.model), directory) if spec.is_path(stack.model) else None
     dataset = description.absolute(stack.data.dataset, directory) if spec.is_file(stack.data.dataset) else None
     token = _token(environment)

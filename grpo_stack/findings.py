@@ -34,6 +34,9 @@ CHECKS = {
     "model": "the model's folder is complete and readable; its config can be read, or the Hub shows it",
     "data.dataset": "the dataset file has prompts",
     "data.rewards": "the reward files are there",
+    "packages": "with --runtime process: this Python holds vLLM and TRL, in releases that go together",
+    "server.port": "with --runtime process: the server's port is free",
+    "trainer.group_port": "with --runtime process: the port for weight pushes is free",
     "source": "the checkout that images are built from is there",
 }
 """Every check by name, and what is fine there; names never change. With a dot: a key of the description."""

@@ -64,6 +64,8 @@ TABLE = {
     "inputs": Row("facts findings", pure=True),
     "preflight": Row("devices facts findings inputs plan programs", pure=True),
     "footprint": Row("facts launch memory parallelism pins programs spec split", pure=True),
+    "processes": Row("plan programs render words", pure=True),
+    "local_preflight": Row("devices errors facts findings inputs pins plan preflight processes", pure=True),
     "fit": Row("facts footprint launch memory parallelism preflight programs spec split", pure=True),
     # the edges: one module for each outside thing
     "time_limit": Row(),
@@ -78,6 +80,12 @@ TABLE = {
     "progress": Row(),
     "children": Row(),
     "lifecycle": Row("children engine errors facts programs progress"),
+    "packages": Row("local_preflight"),
+    "process_tree": Row(),
+    "run_state": Row("errors process_tree"),
+    "local_start": Row("description local_run plan processes words"),
+    "local_run": Row("children errors lifecycle process_tree processes programs progress run_state"),
+    "local_stop": Row("errors process_tree programs run_state"),
     "supervise": Row(),
     "supervise.deadlines": Row(pure=True),
     "supervise.events": Row(),
@@ -87,14 +95,15 @@ TABLE = {
         "bundle description devices engine errors facts findings lifecycle plan presets render topology words"
     ),
     "doctor": Row(
-        "description engine errors facts findings fit gpus host inputs memory models plan preflight programs spec words"
+        "description engine errors facts findings fit gpus host inputs local_preflight memory models packages plan preflight "
+        "processes programs spec words"
     ),
     "overview": Row("plan render words", pure=True),
     # the command line
     "arguments": Row("errors"),
     "cli": Row(
-        "arguments bundle description doctor engine errors findings fit lifecycle overview pins plan progress readiness "
-        "render start supervise versions"
+        "arguments bundle description doctor engine errors findings fit lifecycle local_run local_start local_stop "
+        "overview pins plan progress readiness render run_state start supervise versions"
     ),
     # the training side, which runs in the containers
     "rewards": Row("errors"),

@@ -1,0 +1,39 @@
+"""From a checked description to a run of processes: its folder, and where on this host each thing is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import grpo_stack
+from grpo_stack import description, processes, words
+from grpo_stack.description import Description
+from grpo_stack.local_run import Run
+from grpo_stack.plan import StackPlan
+from grpo_stack.processes import Place
+
+_LIBRARIES = ("site-packages", "dist-packages")
+
+
+def write(described: Description, planned: StackPlan, project: str) -> Run:
+    """Make the run's folder, with the description and the command lines in it, and say what to run."""
+    directory = described.directory.absolute()
+    outputs = Path(description.absolute(described.spec.outputs, directory))
+    folder = outputs / words.literal(described.spec.run)
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    found = processes.programs(planned, _place(directory, folder))
+    (folder / description.FILE).write_text(description.dump(described), encoding="utf-8")
+    (folder / "commands.json").write_text(processes.record(found) + "\n", encoding="utf-8")
+    return Run(project, folder, found)
+
+
+def _place(directory: Path, folder: Path) -> Place:
+    above = Path(grpo_stack.__file__).resolve().parent.parent
+    return Place(
+        directory=str(directory),
+        run=str(folder),
+        python=sys.executable,
+        modules="" if above.name in _LIBRARIES else str(above),
+        environment=dict(os.environ),
+    )

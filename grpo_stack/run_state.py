@@ -1,0 +1,104 @@
+"""Which processes belong to a run, kept in the run's folder, for whoever comes later: `status`, `down`, a second `up`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from grpo_stack import process_tree
+from grpo_stack.errors import HostError
+from grpo_stack.process_tree import Process
+
+FILE = "processes.json"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process of the run: a role's, or `up` itself."""
+
+    name: str
+    process: Process
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    project: str
+    boot: str
+    """Of the system when it was written; after another boot, no id means anything."""
+    runner: Member
+    """The `grpo-stack up` that looks after the roles."""
+    roles: tuple[Member, ...] = ()
+
+    @property
+    def live(self) -> tuple[Member, ...]:
+        """Members that still run, `up` first."""
+        if self.boot != process_tree.boot():
+            return ()
+        return tuple(member for member in (self.runner, *self.roles) if process_tree.alive(member.process))
+
+
+class Record:
+    """The state file of a run that this process holds."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def write(self, state: State) -> None:
+        """Replace what stands there, at once for whoever reads it meanwhile."""
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+        new.replace(self._file)
+
+
+@contextmanager
+def claim(folder: Path) -> Iterator[Record]:
+    """The run's state file, held by this process alone until it ends, however that is; HostError if the run is running."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostError(_running(folder, "")) from None
+        left = read(folder)
+        if left and left.live:
+            names = ", ".join(f"{member.name} (pid {member.process.pid})" for member in left.live)
+            raise HostError(_running(folder, f", left by an `up` that was killed: {names}"))
+        yield Record(folder / FILE)
+    finally:
+        os.close(lock)
+
+
+def _running(folder: Path, left: str) -> str:
+    return (
+        f"run {folder.name} is running already{left}; stop it with "
+        f"`grpo-stack down --runtime process --outputs {folder.parent} --run {folder.name}`, or choose another --run"
+    )
+
+
+def read(folder: Path) -> State | None:
+    """What was last written there; None where nothing was, or nothing that this version understands."""
+    try:
+        data = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return State(data["project"], data["boot"], _member(data["runner"]), tuple(map(_member, data["roles"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _member(data: dict[str, object]) -> Member:
+    process = data["process"]
+    assert isinstance(process, dict)
+    code = data["exit_code"]
+    return Member(str(data["name"]), Process(int(process["pid"]), int(process["started"])), code)  # type: ignore[arg-type]
+
+
+def live_runs(outputs: Path, project: str, run: str | None = None) -> list[Path]:
+    """Folders in `outputs` whose run has processes left, those of `project`, or the one called `run`."""
+    folders: Iterable[Path] = [outputs / run] if run else sorted(file.parent for file in outputs.glob(f"*/{FILE}"))
+    states = {folder: read(folder) for folder in folders}
+    return [folder for folder, state in states.items() if state and state.live and (run or state.project == project)]

@@ -1,0 +1,53 @@
+"""The command line for runs of processes."""
+
+import json
+import os
+import sys
+
+from grpo_stack import cli, process_tree, run_state
+from tests.test_cli import CPU, without_docker
+
+
+def test_processes_need_no_docker_but_vllm_and_trl_beside_this_python(capsys, tmp_path, monkeypatch):
+    without_docker(monkeypatch, tmp_path)
+
+    assert cli.main(["up", "--runtime", "process", *CPU]) == 3
+
+    printed = capsys.readouterr().err
+    assert f"run: {sys.executable} -m pip install 'grpo-stack[train]'" in printed
+    assert "grpo-stack: skipped: engine: not asked" in printed
+    assert "Docker is not installed" not in printed
+
+
+def test_doctor_judges_a_host_for_processes(capsys, tmp_path, monkeypatch):
+    without_docker(monkeypatch, tmp_path)
+
+    assert cli.main(["doctor", "--runtime", "process", *CPU, "--skip", "packages"]) == 0
+
+    found = capsys.readouterr().out
+    assert "ok       server.port         port 8000 of 127.0.0.1 is free" in found
+    assert "source" not in found
+
+
+def test_without_a_run_of_processes_there_is_nothing_to_stop_or_to_show(capsys, tmp_path, monkeypatch):
+    without_docker(monkeypatch, tmp_path)
+
+    assert cli.main(["down", "--runtime", "process"]) == 0
+    assert cli.main(["status", "--runtime", "process"]) == 0
+    assert "no process of grpo-stack is running" in capsys.readouterr().err
+    assert cli.main(["logs", "--runtime", "process"]) == 3
+    assert cli.main(["down"]) == 3  # containers, which need Docker
+
+
+def test_a_run_that_is_there_is_found_without_being_named(capsys, tmp_path, monkeypatch):
+    without_docker(monkeypatch, tmp_path)
+    folder = tmp_path / "outputs" / "mine"
+    folder.mkdir(parents=True)
+    own = run_state.Member("trainer", process_tree.find(os.getpid()))
+    with run_state.claim(folder) as record:
+        record.write(run_state.State("grpo-stack", process_tree.boot(), own, (own,)))
+
+    assert cli.main(["status"]) == 0
+    assert capsys.readouterr().out == f"trainer      running (pid {os.getpid()})  mine\n"
+    assert cli.main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["run"] == "mine"

@@ -1,0 +1,260 @@
+"""Real processes, small ones, under the real runner; each `up` is a process of its own, as it is for a user."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from grpo_stack import local_stop, process_tree, run_state
+
+DRIVER = """
+import json, os, sys
+from pathlib import Path
+from grpo_stack import local_run
+from grpo_stack.errors import GrpoStackError
+from grpo_stack.processes import Program
+from grpo_stack.progress import Progress
+programs = tuple(
+    Program(name, (sys.executable, "-u", "-c", code), dict(os.environ), {}, {}, grace_s=20)
+    for name, code in json.loads(sys.argv[2]).items()
+)
+try:
+    with Progress(sys.stderr) as progress:
+        sys.exit(local_run.up(local_run.Run("stack", Path(sys.argv[1]), programs), progress))
+except GrpoStackError as fault:
+    print(*fault.problems, sep="\\n")
+    sys.exit(fault.exit_code)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+SERVES = (
+    "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); print('up'); time.sleep(600)"
+)
+"""A server with a worker in a session of its own, which no process group reaches."""
+
+STEPS = """open('../../metrics.jsonl', 'a').write('{"step": 1, "max_steps": 1, "reward": 0.5}\\n')"""
+
+WAITS = "import time; print('training'); time.sleep(600)"
+
+GRACEFUL = """
+import signal, sys, time
+def end(*_):
+    open('../../checkpoint', 'w').write('saved')
+    sys.exit(130)
+signal.signal(signal.SIGTERM, end)
+print('training')
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "outputs" / "run" / "logs").mkdir(parents=True)
+    return tmp_path / "outputs" / "run"
+
+
+def driver(folder, **codes):
+    named = {"prefetch": "", "vllm-server": SERVES, "trainer": STEPS, **codes}
+    named = {name.replace("_", "-"): code for name, code in named.items() if code is not None}
+    argv = [sys.executable, "-c", DRIVER, str(folder), json.dumps(named)]
+    # A session of its own is also how its children are told from everything else.
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def run(folder, **codes):
+    process = driver(folder, **codes)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@contextmanager
+def running(folder, **codes):
+    """An `up` whose server and trainer have both begun to work."""
+    process = driver(folder, **codes)
+    limit = time.monotonic() + 30
+    try:
+        while {log.read_text() for log in folder.glob("logs/*.log")} != {"", "up\n", "training\n"}:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < limit
+        yield process
+    finally:
+        process.kill()
+        local_stop.down(folder, 1)
+        process.communicate(timeout=30)
+
+
+def everything(process):
+    """`up` and all that is below it."""
+    return {process_tree.find(process.pid), *process_tree.below(process.pid)}
+
+
+def left(processes):
+    return [process for process in processes if process_tree.alive(process)]
+
+
+def member(folder, name):
+    return next(found for found in run_state.read(folder).roles if found.name == name)
+
+
+def test_a_run_is_followed_to_its_end_and_nothing_of_it_stays(folder):
+    code, out, err = run(folder)
+
+    assert (code, out) == (0, "")
+    assert "step 1/1  reward 0.50" in err
+    assert {found.name: found.exit_code for found in run_state.read(folder).roles} == {
+        "prefetch": 0,
+        "vllm-server": -signal.SIGTERM,
+        "trainer": 0,
+    }
+    assert run_state.read(folder).live == ()
+
+
+def test_a_trainer_that_generates_by_itself_needs_no_server(folder):
+    assert run(folder, vllm_server=None)[0] == 0
+
+
+def test_what_the_trainer_ends_with_is_passed_on_with_its_last_words(folder):
+    code, out, _ = run(folder, trainer="import sys; print('no such column'); sys.exit(2)")
+
+    assert code == 2
+    assert "trainer ended with exit code 2; its last lines:\n    no such column" in out
+
+
+def test_a_prefetch_that_refuses_ends_the_run_in_its_own_words_before_anything_else_starts(folder):
+    code, out, _ = run(folder, prefetch="import sys; print('model: no such model'); sys.exit(2)")
+
+    assert (code, out) == (2, "model: no such model\n")
+    assert [found.name for found in run_state.read(folder).roles] == ["prefetch"]
+
+
+def test_a_server_that_ends_by_itself_is_never_a_success(folder):
+    code, out, _ = run(folder, vllm_server="print('engine died')", trainer=WAITS)
+
+    assert code == 5
+    assert "vllm-server ended with exit code 0; its last lines:\n    engine died" in out
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_trainer_save_and_leaves_nothing_behind(folder, sign):
+    with running(folder, trainer=GRACEFUL) as process:
+        tree = everything(process)
+        assert len(tree) >= 4  # up, the server, its worker, the trainer
+        process.send_signal(sign)
+        process.communicate(timeout=30)
+
+        assert process.returncode == 130
+        assert (folder / "checkpoint").read_text() == "saved"
+        assert left(tree) == []
+
+
+def test_a_stopped_server_ends_too(folder):
+    with running(folder, trainer=GRACEFUL) as process:
+        tree = everything(process)
+        os.kill(member(folder, "vllm-server").process.pid, signal.SIGSTOP)
+        process.terminate()
+        process.communicate(timeout=30)
+
+        assert left(tree) == []
+
+
+def test_a_supervisor_that_was_killed_from_outside_is_started_again_without_what_it_left(folder):
+    with running(folder, trainer=WAITS) as process:
+        server = member(folder, "vllm-server")
+        workers = process_tree.below(server.process.pid)
+        os.kill(server.process.pid, signal.SIGKILL)
+        limit = time.monotonic() + 30
+        while member(folder, "vllm-server").process == server.process:
+            assert time.monotonic() < limit
+
+        assert workers
+        assert left(workers) == []
+        assert process.poll() is None
+
+
+def test_one_that_is_killed_again_and_again_is_given_up(folder):
+    code, out, err = run(folder, trainer="import os; os.kill(os.getpid(), 9)")
+
+    assert code == 5
+    assert "trainer was killed by signal 9; starting it again (3 of 3)" in err
+    assert out.startswith("trainer was killed by signal 9")
+
+
+def test_a_second_up_of_the_same_run_is_refused_and_disturbs_nothing(folder):
+    with running(folder, trainer=WAITS) as process:
+        code, out, _ = run(folder)
+
+        assert code == 3
+        assert f"run {folder.name} is running already; stop it with `grpo-stack down --runtime process" in out
+        assert process.poll() is None
+
+
+def test_an_up_that_was_killed_leaves_a_run_that_is_refused_until_down_has_ended_it(folder):
+    with running(folder, trainer=GRACEFUL) as process:
+        tree = everything(process)
+        process.kill()
+        process.communicate(timeout=30)
+        code, out, _ = run(folder)
+        local_stop.down(folder, 20)
+
+        assert code == 3
+        assert "left by an `up` that was killed: vllm-server (pid " in out
+        assert (folder / "checkpoint").exists()
+        assert left(tree) == []
+    assert run(folder)[0] == 0
+
+
+def test_down_asks_the_up_that_is_there(folder):
+    with running(folder, trainer=GRACEFUL) as process:
+        tree = everything(process)
+        local_stop.down(folder, 20)
+        process.communicate(timeout=30)
+
+        assert process.returncode == 130
+        assert left(tree) == []
+
+
+def test_status_tells_of_each_role(folder):
+    with running(folder, trainer=WAITS):
+        told = {row["service"]: row["state"] for row in local_stop.status(folder)}
+
+        assert told == {"prefetch": "exited", "vllm-server": "running", "trainer": "running"}
+        assert run_state.live_runs(folder.parent, "stack") == [folder]
+        assert run_state.live_runs(folder.parent, "other") == []
+
+
+def test_a_process_that_was_given_an_old_id_is_nobody_of_the_run(folder):
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        found = process_tree.find(stranger.pid)
+        old = process_tree.Process(found.pid, found.started - 1)
+        with run_state.claim(folder) as record:
+            runner = run_state.Member("up", old)
+            record.write(run_state.State("stack", process_tree.boot(), runner, (run_state.Member("trainer", old),)))
+        local_stop.down(folder, 1)
+
+        assert process_tree.alive(found)
+        assert run_state.read(folder).live == ()
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_after_another_boot_no_id_means_anything(folder):
+    own = run_state.Member("up", process_tree.find(os.getpid()))
+
+    assert run_state.State("stack", process_tree.boot(), own).live == (own,)
+    assert run_state.State("stack", "another", own).live == ()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"project": "x"}'])
+def test_a_state_that_cannot_be_read_is_none(folder, text):
+    Path(folder, run_state.FILE).write_text(text)
+
+    assert run_state.read(folder) is None
