@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
     logs.add_argument("services", nargs="*", metavar="SERVICE", help="vllm-server, trainer or prefetch (default: all)")
     _add_wait(found)
+    _add_supervise(found)
     pins = found.add_parser("pins", help="show the locked sets of package versions")
     pins.add_argument("--json", action="store_true", help="for programs")
     pins.add_argument("--fit", nargs=2, metavar=("TRL", "VLLM"), help="whether these two versions go together")
@@ -147,13 +148,7 @@ def _add_run(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def _add_wait(found: argparse._SubParsersAction[_Parser]) -> None:
     wait = found.add_parser("wait", help="wait until a vLLM server can generate, then become COMMAND")
-    wait.add_argument("--url", required=True, help="base URL of the server")
-    wait.add_argument("--model", required=True, metavar="NAME", help="the model that it must serve")
-    wait.add_argument(
-        "--backend", default="nccl", choices=("nccl", "gloo"), help="weight-transfer backend (default: nccl)"
-    )
-    wait.add_argument("--world-size", type=int, metavar="N", help="number of its workers")
-    wait.add_argument("--timeout", type=float, default=1800, metavar="S", help="seconds in all (default: 1800)")
+    _add_server(wait, required=True)
     wait.add_argument("--once", action="store_true", help="one look, no waiting: for health checks")
     wait.add_argument(
         "--memo",
@@ -161,3 +156,48 @@ def _add_wait(found: argparse._SubParsersAction[_Parser]) -> None:
         help="with --once: made when the server has generated; while it exists, no further completion is asked for",
     )
     wait.add_argument("next", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run then")
+
+
+def _add_server(command: argparse.ArgumentParser, required: bool) -> None:
+    """The server that must be ready first, and for how long it is waited for."""
+    command.add_argument("--url", required=required, help="base URL of the server")
+    command.add_argument("--model", required=required, metavar="NAME", help="the model that it must serve")
+    command.add_argument(
+        "--backend", default="nccl", choices=("nccl", "gloo"), help="weight-transfer backend (default: nccl)"
+    )
+    command.add_argument("--world-size", type=int, metavar="N", help="number of its workers")
+    command.add_argument("--timeout", type=float, default=1800, metavar="S", help="seconds in all (default: 1800)")
+
+
+def _add_supervise(found: argparse._SubParsersAction[_Parser]) -> None:
+    supervise = found.add_parser(
+        "supervise", help="in a container: run COMMAND, notice when it fails or hangs, and start it again"
+    )
+    roles = supervise.add_subparsers(title="roles", metavar="ROLE", dest="role", required=True)
+    server = roles.add_parser("server", help="COMMAND is `vllm serve … --middleware grpo_stack.activity.Activity`")
+    server.add_argument("--url", default="http://127.0.0.1:8000", help="where it listens (default: %(default)s)")
+    server.add_argument("--memo", metavar="FILE", help="the health check's memo (`wait --memo`), removed at each start")
+    for flag, default, meaning in (
+        ("--boot-timeout", 1800, "to the first answer"),
+        ("--stuck-after", 120, "with a generation in flight and nothing generated, or without an answer"),
+        ("--update-limit", 300, "for one weight update, or ten times the longest so far if that is more"),
+    ):
+        _add_seconds(server, flag, default, meaning)
+    trainer = roles.add_parser("trainer", help="COMMAND is `accelerate launch …`, resumed from the last checkpoint")
+    _add_server(trainer, required=False)
+    trainer.add_argument(
+        "--run", required=True, metavar="FOLDER", help="the run's folder; events.jsonl is written there"
+    )
+    _add_seconds(trainer, "--phase-floor", 300, "that each phase of a step has at least")
+    for role in (server, trainer):
+        role.add_argument(
+            "--restarts", type=int, default=5, metavar="N", help="in a row without progress (default: %(default)s)"
+        )
+        _add_seconds(role, "--grace", 100, "to end in when asked to stop")
+        role.add_argument("next", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
+
+
+def _add_seconds(command: argparse.ArgumentParser, flag: str, default: float, meaning: str) -> None:
+    command.add_argument(
+        flag, type=float, default=default, metavar="S", help=f"seconds {meaning} (default: %(default)s)"
+    )

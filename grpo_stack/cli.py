@@ -245,7 +245,7 @@ def _logs(args: argparse.Namespace) -> int:
 def _wait(args: argparse.Namespace) -> int:
     from grpo_stack import readiness
 
-    command = args.next[1:] if args.next[:1] == ["--"] else args.next
+    command = _next(args)
     if args.once and command:
         raise DescriptionError("wait: --once is for health checks and runs no command; leave one of the two out")
     # The health check runs beside the server, in the server's own image: there is nothing to compare.
@@ -266,6 +266,40 @@ def _wait(args: argparse.Namespace) -> int:
         except OSError as fault:
             raise DescriptionError(f"wait: {command[0]} cannot be run: {fault.strerror}") from None
     return 0
+
+
+def _next(args: argparse.Namespace) -> list[str]:
+    """The command line behind the options."""
+    words: list[str] = args.next
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _supervise(args: argparse.Namespace) -> int:
+    command = _next(args)
+    if not command:
+        raise DescriptionError(f"supervise {args.role}: there is no command; give it after --")
+    if args.role == "server":
+        from grpo_stack.supervise import evidence, server
+
+        memo = Path(args.memo) if args.memo else None
+        limits = evidence.Limits(args.boot_timeout, args.stuck_after, args.update_limit)
+        return server.run(server.Settings(args.url, limits, args.restarts, memo, args.grace), command)
+    if args.url and not args.model:
+        raise DescriptionError("supervise trainer: --url needs --model, the model that the server must serve")
+    from grpo_stack.supervise import trainer
+
+    settings = trainer.Settings(
+        url=args.url,
+        model=args.model,
+        backend=args.backend,
+        world_size=args.world_size,
+        timeout_s=args.timeout,
+        run_folder=Path(args.run),
+        phase_floor_s=args.phase_floor,
+        restarts=args.restarts,
+        grace_s=args.grace,
+    )
+    return trainer.run(settings, command)
 
 
 def _installed() -> dict[str, str]:
@@ -331,6 +365,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "status": _status,
     "logs": _logs,
     "wait": _wait,
+    "supervise": _supervise,
     "pins": _pins,
 }
 
