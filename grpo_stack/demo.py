@@ -16,6 +16,9 @@ from typing import Any
 SUMS = "two-digit-sums"
 """Name under which the dataset needs no file and no network."""
 
+MANNER = "Be brief."
+"""In place of the 22 tokens that SmolLM2's chat template puts there: as good an answer for three quarters of the work."""
+
 QUESTION = "What is {a} + {b}? Answer with the number only."
 
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz +-=?.,:"
@@ -33,7 +36,10 @@ def sums(count: int = 512, seed: int = 7) -> list[dict[str, Any]]:
     rows = []
     for _ in range(count):
         a, b = chance.randint(10, 99), chance.randint(10, 99)
-        prompt = [{"role": "user", "content": QUESTION.format(a=a, b=b)}]
+        prompt = [
+            {"role": "system", "content": MANNER},
+            {"role": "user", "content": QUESTION.format(a=a, b=b)},
+        ]
         rows.append({"prompt": prompt, "solution": str(a + b)})
     return rows
 

@@ -81,6 +81,19 @@ def containers(project: str, *, log_lines: int = 0) -> tuple[Container, ...]:
     return tuple(sorted(_ask(find), key=lambda container: (container.service, container.name)))
 
 
+def start(project: str, service: str) -> None:
+    """Start the container of `service` again, as it was made; HostError if it is gone or does not start."""
+
+    def again(docker: Any) -> None:
+        labels = [f"{_PROJECT}={project}", f"{_SERVICE}={service}", f"{_ONE_OFF}=False"]
+        found = docker.containers.list(all=True, filters={"label": labels})
+        if not found:
+            raise HostError(f"the container of {service} was removed; run `grpo-stack up` again")
+        found[0].start()
+
+    _ask(again)
+
+
 def _ask(question: Callable[[Any], T]) -> T:
     """Put a question to a Docker SDK client, and explain whatever goes wrong."""
     from docker.client import DockerClient

@@ -6,26 +6,26 @@ then taken down in order.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from grpo_stack import engine
 from grpo_stack.children import child, interruptible, tail
 from grpo_stack.errors import ChildError, HostError, RunError
 from grpo_stack.facts import Container
+from grpo_stack.follow import follow
 from grpo_stack.programs import PREFETCH, SERVER, TRAINER
 from grpo_stack.progress import Progress
 
 BUILD_LIMIT_S = 2 * 3600
 """Downloading and unpacking the CUDA set over a slow line."""
 
-STOP_LIMIT_S = 10
-"""Between SIGTERM and SIGKILL when the stack is taken down: by then the run has ended or was given up."""
+STOP_LIMIT_S = 20
+"""Between SIGTERM and SIGKILL when the stack is taken down: time for a checkpoint if the run is interrupted, and little
+enough that Ctrl-C is through within half a minute."""
 
 POLL_S = 1.0
 
@@ -110,31 +110,21 @@ def _build(stack: Stack, progress: Progress) -> None:
 
 
 def _start(stack: Stack, progress: Progress) -> None:
-    """Start all services in order; returns once the trainer runs."""
+    """Start all services in order; returns once model and dataset are there, and the others run."""
     log = stack.logs / "up.log"
     with log.open("w") as output, child(stack.compose("up", "--detach", "--no-build"), stack.env, output) as process:
-        phase = ""
-        began = time.monotonic()
+        fetching = False
         while process.poll() is None:
             boxes = {box.service: box for box in engine.containers(stack.project, log_lines=1)}
-            phase, began = _report_start(boxes, phase, began, progress)
+            prefetch = boxes.get(PREFETCH)
+            if prefetch and prefetch.state == "running":
+                if not fetching:
+                    progress.phase("fetching model and dataset")
+                fetching = True
+                progress.detail(prefetch.last_lines[-1] if prefetch.last_lines else "")
             time.sleep(POLL_S)
     if process.returncode:
         _raise_for_failed(stack, tail(log, 3))
-    if SERVER in stack.services:
-        progress.phase(f"server ready after {time.monotonic() - began:.0f} s")
-
-
-def _report_start(boxes: Mapping[str, Container], phase: str, began: float, progress: Progress) -> tuple[str, float]:
-    """Say which service is starting, and what it said last; the phase that is on, and when it began."""
-    running = [name for name in (PREFETCH, SERVER) if name in boxes and boxes[name].state == "running"]
-    now = running[0] if running else phase
-    if now != phase:
-        progress.phase({PREFETCH: "fetching model and dataset", SERVER: "server loading"}[now])
-        began = time.monotonic()
-    if now in boxes and boxes[now].last_lines:
-        progress.detail(boxes[now].last_lines[-1])
-    return now, began
 
 
 def _raise_for_failed(stack: Stack, output: list[str]) -> None:
@@ -142,7 +132,7 @@ def _raise_for_failed(stack: Stack, output: list[str]) -> None:
     boxes = {box.service: box for box in engine.containers(stack.project, log_lines=15)}
     for name in stack.services:
         box = boxes.get(name)
-        if box is None or box.state == "created" or (box.state == "running" and box.health != "unhealthy"):
+        if box is None or box.state in ("created", "running"):
             continue
         if name == PREFETCH and box.exit_code in (2, 3):
             raise ChildError(box.last_lines, box.exit_code)
@@ -158,66 +148,24 @@ def _raise_for_failed(stack: Stack, output: list[str]) -> None:
 def _state(box: Container) -> str:
     if box.oom_killed:
         return "ran out of memory"
-    return "became unhealthy" if box.state == "running" else f"ended with exit code {box.exit_code}"
+    return f"ended with exit code {box.exit_code}"
 
 
 def _follow(stack: Stack, progress: Progress) -> int:
-    """Show each step until the trainer ends; its exit code."""
-    progress.phase("trainer starting")
-    steps = new_lines(stack.run_folder / "metrics.jsonl")
-    while True:
-        boxes = {box.service: box for box in engine.containers(stack.project, log_lines=1)}
-        for line in next(steps):
-            progress.phase(describe_step(json.loads(line)))
-        trainer, server = boxes.get(TRAINER), boxes.get(SERVER)
-        if trainer is None:
-            raise RunError("the trainer's container was removed while it ran; nothing else is known")
-        if trainer.state in ("exited", "dead"):
-            for line in next(steps):
-                progress.phase(describe_step(json.loads(line)))
-            return _ended(stack, trainer)
-        if SERVER in stack.services and (
-            server is None or server.state in ("exited", "dead") or server.health == "unhealthy"
-        ):
-            _raise_for_failed(stack, [])
-        if trainer.last_lines and not trainer.last_lines[-1].startswith("step "):
-            progress.detail(trainer.last_lines[-1])
-        time.sleep(POLL_S)
-
-
-def _ended(stack: Stack, trainer: Container) -> int:
-    if trainer.exit_code:
-        box = next(box for box in engine.containers(stack.project, log_lines=15) if box.service == TRAINER)
-        text = f"trainer {_state(box)}; its last lines:\n{_quoted(box.last_lines)}\nall of them: {stack.logs / TRAINER}.log"
-        raise ChildError(text, trainer.exit_code)
-    return 0
-
-
-def describe_step(metrics: Mapping[str, Any]) -> str:
-    """`step 3/25  reward 0.41  13.2 s (generate 6.1, push 1.4, optimize 5.5)`, as far as the metrics go."""
-    text = f"step {metrics['step']}/{metrics.get('max_steps', '?')}"
-    if "reward" in metrics:
-        text += f"  reward {metrics['reward']:.2f}"
-    if "seconds/step" in metrics:
-        names = ("generate", "push", "optimize")
-        split = [f"{name} {metrics[f'seconds/{name}']:.1f}" for name in names if f"seconds/{name}" in metrics]
-        text += f"  {metrics['seconds/step']:.1f} s" + (f" ({', '.join(split)})" if split else "")
-    return text
-
-
-def new_lines(file: Path) -> Iterator[list[str]]:
-    """At each turn, the complete lines that were added to `file` since the last one."""
-    at, rest = (file.stat().st_size, b"") if file.exists() else (0, b"")
-    while True:
-        if file.exists():
-            with file.open("rb") as stream:
-                stream.seek(at)
-                added = stream.read()
-            at += len(added)
-            *lines, rest = (rest + added).split(b"\n")
-            yield [line.decode() for line in lines if line.strip()]
-        else:
-            yield []
+    """Show each step until the run ends; the trainer's exit code."""
+    box = follow(
+        stack.services,
+        stack.run_folder,
+        progress,
+        lambda: engine.containers(stack.project, log_lines=1),
+        lambda service: engine.start(stack.project, service),
+    )
+    if box.service == TRAINER and not box.exit_code:
+        return 0
+    box = next(each for each in engine.containers(stack.project, log_lines=15) if each.service == box.service)
+    text = f"{box.service} {_state(box)}; its last lines:\n{_quoted(box.last_lines)}\n"
+    text += f"all of them: {stack.logs / box.service}.log"
+    raise ChildError(text, box.exit_code or 0) if box.service == TRAINER else RunError(text)
 
 
 def _save_logs(stack: Stack) -> None:

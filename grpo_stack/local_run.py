@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_stack import lifecycle, process_tree, run_state
+from grpo_stack import follow, process_tree, run_state
 from grpo_stack.children import interruptible, tail
 from grpo_stack.errors import ChildError, DescriptionError, HostError, RunError
 from grpo_stack.process_tree import Process
@@ -115,11 +115,11 @@ class _Stack:
     def follow(self) -> int:
         """Show each step until the trainer ends."""
         self.progress.phase("server and trainer starting" if SERVER in self.programs else "trainer starting")
-        steps = lifecycle.new_lines(self.run.folder / "metrics.jsonl")
+        steps = follow.new_lines(self.run.folder / "metrics.jsonl")
         while True:
             trainer = self.poll(TRAINER)
             for line in next(steps):
-                self.progress.phase(lifecycle.describe_step(json.loads(line)))
+                self.progress.phase(follow.describe_step(json.loads(line)))
             if trainer == 0:
                 return 0
             if trainer is not None:

@@ -14,14 +14,15 @@ def lines(plan: StackPlan) -> list[str]:
     split = f"split {plan.split}" if plan.split else "no GPU"
     shown = [f"{plan.accelerator}, pins {plan.pins.name}, {split}"]
     for role in plan.roles:
-        shown += ["", f"{role.name} ({_where(role)})", f"  {shell_line((*role.gate, *role.argv))}"]
+        shown += ["", f"{role.name} ({_where(role)})", f"  {shell_line(role.argv)}"]
+        shown += [f"  under: {shell_line(role.supervisor[:-1])}"] if role.supervisor else []
         shown += [f"  {name}={words.literal(value)}" for name, value in role.env.items()]
         shown += [f"  {mount.source} → {mount.target}{' (read-only)' * mount.read_only}" for mount in role.mounts]
     return shown
 
 
 def as_data(plan: StackPlan) -> dict[str, Any]:
-    """The plan as plain data; `command` is what the container runs, the words that wait for the server in front."""
+    """The plan as plain data; `supervisor` are the words in front of `command` in the container."""
     return {
         "accelerator": plan.accelerator,
         "pins": plan.pins.name,
@@ -29,7 +30,8 @@ def as_data(plan: StackPlan) -> dict[str, Any]:
         "roles": {
             role.name: {
                 "image": f"grpo-stack/{role.image}:{plan.tag}",
-                "command": [words.literal(word) for word in (*role.gate, *role.argv)],
+                "command": [words.literal(word) for word in role.argv],
+                "supervisor": [words.literal(word) for word in role.supervisor],
                 "env": {name: words.literal(value) for name, value in role.env.items()},
                 "gpus": list(role.gpus),
                 "mounts": {mount.target: mount.source for mount in role.mounts},

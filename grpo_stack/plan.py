@@ -53,8 +53,8 @@ class Role:
     name: str
     image: str
     argv: tuple[Word, ...]
-    gate: tuple[Word, ...] = ()
-    """Words in front of `argv` that wait for the server and then become the command."""
+    supervisor: tuple[Word, ...] = ()
+    """Words in front of `argv` that run it and look after it."""
     env: Mapping[str, Word] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
     """NVML indices or UUIDs; nothing else is visible in the container."""
@@ -141,6 +141,7 @@ def _server(spec: StackSpec) -> Role:
     return Role(
         name=SERVER,
         image=SERVER,
+        supervisor=programs.server_supervisor(spec),
         argv=programs.server(spec),
         env={
             "VLLM_SERVER_DEV_MODE": "1",
@@ -164,7 +165,7 @@ def _trainer(spec: StackSpec) -> Role:
     return Role(
         name=TRAINER,
         image=TRAINER,
-        gate=programs.gate(spec),
+        supervisor=programs.trainer_supervisor(spec),
         argv=programs.trainer(spec),
         env=env if programs.mode(spec) == COLOCATE else {"VLLM_HOST_IP": TRAINER, **env},
         gpus=spec.gpus.trainer if spec.accelerator == "cuda" else (),

@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
                 "lr_scheduler_type": "constant",
                 "num_generations": 8,
                 "per_device_train_batch_size": 16,
-                "max_completion_length": 24,
+                "max_completion_length": 16,
                 "save_steps": 10,
             }
         },

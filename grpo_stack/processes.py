@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from grpo_stack import words
 from grpo_stack.plan import Role, StackPlan
-from grpo_stack.programs import PREFETCH, SERVER, TRAINER
+from grpo_stack.programs import HAS_GENERATED, PREFETCH, SERVER, TRAINER
 from grpo_stack.render import yamltext
 from grpo_stack.words import Variable, Word
 
@@ -103,7 +103,7 @@ def _program(role: Role, place: Place) -> Program:
         if mount.target.startswith("/rewards/")
     }
     paths = _paths(role, place)
-    texts = [_resolved(word, place.environment) for word in (*role.gate, *role.argv)]
+    texts = [_resolved(word, place.environment) for word in (*role.supervisor, *role.argv)]
     argv = [_local(text, paths) for text in texts]
     return Program(
         name=role.name,
@@ -118,7 +118,7 @@ def _program(role: Role, place: Place) -> Program:
 def _paths(role: Role, place: Place) -> dict[str, str]:
     """Where each path of the container is here."""
     paths = {mount.target: _absolute(mount.source, place) for mount in role.mounts}
-    paths["/rewards"] = posixpath.join(place.private, "rewards")
+    paths |= {"/rewards": f"{place.private}/rewards", HAS_GENERATED: f"{place.private}/has-generated"}
     return {**paths, **{path: posixpath.join(place.private, posixpath.basename(path)) for path in role.files}}
 
 

@@ -21,6 +21,12 @@ SERVER = "vllm-server"
 TRAINER = "trainer"
 PREFETCH = "prefetch"
 
+HAS_GENERATED = "/tmp/has-generated"
+"""In the server's container: exists once that vLLM process has generated."""
+
+WATCHED = "grpo_stack.activity.Activity"
+"""What the server's supervisor watches it through: vLLM's own option for ASGI middleware loads it."""
+
 TRAINING_DEFAULTS: dict[str, Mapping[str, Scalar | tuple[Scalar, ...]]] = {
     "cuda": {"max_completion_length": COMPLETION_TOKENS["cuda"], "save_steps": 50},
     "cpu": {"max_completion_length": COMPLETION_TOKENS["cpu"]},
@@ -49,7 +55,7 @@ def server(spec: StackSpec) -> tuple[Word, ...]:
     if spec.accelerator == "cuda":
         argv += ["--tensor-parallel-size", str(len(spec.gpus.server))]
     argv += ["--weight-transfer-config", json.dumps({"backend": _backend(spec)})]
-    argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
+    argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1", "--middleware", WATCHED]
     argv += _option("--revision", spec.revision)
     if spec.accelerator == "cpu":
         # Compiling the model takes minutes on a few cores, and a short run never earns them back.
@@ -64,15 +70,24 @@ def probe(spec: StackSpec) -> tuple[Word, ...]:
     """Succeeds once the server, asked from inside its own container, can generate; asks for no completion after that,
     since one that meets a weight push would end the engine."""
     url = f"http://127.0.0.1:{spec.server.port}"
-    return ("grpo-stack", "wait", "--once", "--memo", "/tmp/has-generated", *_readiness(spec, url))
+    return ("grpo-stack", "wait", "--once", "--memo", HAS_GENERATED, *_readiness(spec, url))
 
 
-def gate(spec: StackSpec) -> tuple[Word, ...]:
-    """Waits for the server, then becomes the words that follow."""
-    if mode(spec) == COLOCATE:
-        return ()
-    budget = str(spec.server.boot_timeout_s)
-    return ("grpo-stack", "wait", *_readiness(spec, server_url(spec)), "--timeout", budget, "--")
+def server_supervisor(spec: StackSpec) -> tuple[Word, ...]:
+    """Runs the words that follow, and starts them again when vLLM is dead or stuck."""
+    argv: list[Word] = ["grpo-stack", "supervise", "server", "--url", f"http://127.0.0.1:{spec.server.port}"]
+    argv += ["--boot-timeout", str(spec.server.boot_timeout_s)]
+    argv += ["--stuck-after", str(spec.recovery.stuck_after_s), "--update-limit", str(spec.recovery.update_limit_s)]
+    return (*argv, "--restarts", str(spec.recovery.restarts), "--memo", HAS_GENERATED, "--")
+
+
+def trainer_supervisor(spec: StackSpec) -> tuple[Word, ...]:
+    """Runs the words that follow, lets them go on once the server is ready, and starts them again when either side is lost."""
+    argv: list[Word] = ["grpo-stack", "supervise", "trainer"]
+    if mode(spec) != COLOCATE:
+        argv += [*_readiness(spec, server_url(spec)), "--timeout", str(spec.server.boot_timeout_s)]
+    argv += ["--run", run_folder(spec), "--phase-floor", str(spec.recovery.phase_floor_s)]
+    return (*argv, "--restarts", str(spec.recovery.restarts), "--")
 
 
 def trainer(spec: StackSpec) -> tuple[Word, ...]:
@@ -134,6 +149,7 @@ def _training(spec: StackSpec) -> list[Word]:
     argv += ["--dataset_split", spec.data.split]
     argv += _option("--dataset_revision", spec.data.revision)
     argv += ["--rewards", *_rewards(spec), "--output_dir", run_folder(spec)]
+    argv += ["--mismatch", spec.recovery.mismatch, *_option("--mismatch_limit", spec.recovery.mismatch_limit)]
     argv += ["--use_vllm", "true", *_generation(spec)]
     defaults = {"dtype": _dtype(spec), **TRAINING_DEFAULTS[spec.accelerator]}
     for key, value in {**defaults, **training_args(spec)}.items():

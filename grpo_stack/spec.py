@@ -22,6 +22,8 @@ COMPLETION_TOKENS = {"cuda": 1024, "cpu": 512}
 
 PARALLELISMS = ("ddp", "fsdp2", "zero2", "zero3")
 
+MISMATCH = ("warn", "stop", "off")
+
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -93,6 +95,22 @@ class Trainer:
 
 
 @dataclass(frozen=True)
+class Recovery:
+    restarts: int = 5
+    """How often each side is started again without getting any further; then it gives up."""
+    stuck_after_s: int = 120
+    """How long the server may leave a request unanswered while its own counters stand still."""
+    update_limit_s: int = 300
+    """How long a weight update may stay open; a tenfold of the longest one seen, if that is more."""
+    phase_floor_s: int = 300
+    """The least time that the trainer gives each phase of a step; what it has seen of a phase makes it more."""
+    mismatch: str = "warn"
+    """What happens once the server samples from other weights than the trainer has: `warn`, `stop` or `off`."""
+    mismatch_limit: float | None = None
+    """Largest healthy mean of `sampling_logp_difference`; default: 0.1 in 16 bits, 0.001 in float32."""
+
+
+@dataclass(frozen=True)
 class StackSpec:
     model: Word = _checked(_text_or_variable, Variable("MODEL", "Qwen/Qwen2.5-7B"))
     """Hub id or local folder; `${NAME:-default}` leaves the choice to the environment of `docker compose up`."""
@@ -114,6 +132,7 @@ class StackSpec:
     data: Data = Data()
     server: Server = Server()
     trainer: Trainer = field(default_factory=Trainer)
+    recovery: Recovery = Recovery()
 
     @property
     def gpus(self) -> Split:
@@ -139,6 +158,8 @@ OWNED = {
     "vllm_gpu_memory_utilization": "server.gpu_memory_utilization",
     "vllm_max_model_length": "server.max_model_len",
     "vllm_tensor_parallel_size": "split",
+    "mismatch": "recovery.mismatch",
+    "mismatch_limit": "recovery.mismatch_limit",
 }
 """Training arguments that the stack sets itself, and the key that governs each (None: nothing does)."""
 
@@ -146,6 +167,7 @@ OWNED_BY_SERVER = {
     "--weight-transfer-config": None,
     "--logprobs-mode": None,
     "--max-logprobs": None,
+    "--api-server-count": None,
     "--host": None,
     "--port": "server.port",
     "--tensor-parallel-size": "split",
@@ -221,7 +243,7 @@ def is_reward_file(reward: str) -> bool:
 
 def _rules(spec: StackSpec) -> list[str]:
     problems = [*_stack_rules(spec), *_port_rules(spec), *_server_rules(spec.server), *_trainer_rules(spec.trainer)]
-    return problems + _length_rules(spec)
+    return problems + _length_rules(spec) + _recovery_rules(spec.recovery)
 
 
 def _stack_rules(spec: StackSpec) -> list[str]:
@@ -306,6 +328,20 @@ def _trainer_rules(trainer: Trainer) -> list[str]:
             problems.append(
                 f"trainer.args.{key}: is no option name; write it as GRPOConfig does, without dashes in front"
             )
+    return problems
+
+
+def _recovery_rules(recovery: Recovery) -> list[str]:
+    problems = []
+    if recovery.restarts < 0:
+        problems.append(f"recovery.restarts: {recovery.restarts} is no number of restarts; use 0 or more")
+    for key in ("stuck_after_s", "update_limit_s", "phase_floor_s"):
+        if (seconds := getattr(recovery, key)) <= 0:
+            problems.append(f"recovery.{key}: {seconds} s leaves no time for anything; use seconds above 0")
+    if recovery.mismatch not in MISMATCH:
+        problems.append(f"recovery.mismatch: {recovery.mismatch!r} is not known; use one of {', '.join(MISMATCH)}")
+    if recovery.mismatch_limit is not None and not recovery.mismatch_limit > 0:
+        problems.append(f"recovery.mismatch_limit: {recovery.mismatch_limit} is no limit; use a number above 0")
     return problems
 
 

@@ -58,6 +58,7 @@ def descriptions(draw: st.DrawFn) -> dict[str, Any]:
         "data": {"max_prompt_length": prompt, **draw(_DATA)},
         "server": {"max_model_len": draw(st.sampled_from([None, prompt + completion, 9000])), **draw(_SERVER)},
         "trainer": {**draw(_TRAINER), "args": {"max_completion_length": completion, **draw(_ARGS)}},
+        "recovery": draw(_RECOVERY),
     }
 
 
@@ -71,6 +72,18 @@ _DATA = st.fixed_dictionaries(
         "rewards": st.lists(st.one_of(st.sampled_from(["a.b:c", "./mine.py:f", "./mine.py:g", "x/own.py:f"]), TEXT), min_size=1),
     },
 )  # fmt: skip
+
+_RECOVERY = st.fixed_dictionaries(
+    {},
+    optional={
+        "restarts": st.integers(0, 99),
+        "stuck_after_s": st.integers(1, 9999),
+        "update_limit_s": st.integers(1, 9999),
+        "phase_floor_s": st.integers(1, 9999),
+        "mismatch": st.sampled_from(["warn", "stop", "off"]),
+        "mismatch_limit": st.floats(1e-6, 9),
+    },
+)
 
 _SERVER = st.fixed_dictionaries(
     {},

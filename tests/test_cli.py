@@ -160,7 +160,8 @@ def test_plan_shows_what_each_role_runs_and_where(capsys, tmp_path, monkeypatch)
     assert list(data["roles"]) == ["prefetch", "vllm-server", "trainer"]
     assert data["roles"]["vllm-server"]["command"][:3] == ["vllm", "serve", "org/name"]
     assert data["roles"]["trainer"]["gpus"] == ["2", "3", "4", "5", "6", "7"]
-    assert data["roles"]["trainer"]["command"][:2] == ["grpo-stack", "wait"]
+    assert data["roles"]["trainer"]["command"][:2] == ["accelerate", "launch"]
+    assert data["roles"]["trainer"]["supervisor"][:3] == ["grpo-stack", "supervise", "trainer"]
 
 
 def test_pins_are_shown_for_people_and_for_programs(capsys):

@@ -15,7 +15,7 @@ def test_the_questions_are_the_same_every_time() -> None:
 
 def test_each_answer_is_the_sum_of_its_question() -> None:
     for row in demo.sums(200):
-        a, b = map(int, re.findall(r"\d+", row["prompt"][0]["content"]))
+        a, b = map(int, re.findall(r"\d+", row["prompt"][-1]["content"]))
         assert 10 <= a <= 99
         assert 10 <= b <= 99
         assert row["solution"] == str(a + b)

@@ -13,7 +13,7 @@ from grpo_stack import arguments, spec
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
-SECTIONS = {"StackSpec": "", "Data": "data.", "Server": "server.", "Trainer": "trainer."}
+SECTIONS = {"StackSpec": "", "Data": "data.", "Server": "server.", "Trainer": "trainer.", "Recovery": "recovery."}
 
 
 def described_keys() -> list[tuple[str, str, str]]:
@@ -26,7 +26,7 @@ def described_keys() -> list[tuple[str, str, str]]:
         for field, after in zip(body, [*body[1:], None], strict=True):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 has_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                if field.target.id in ("data", "server", "trainer"):
+                if field.target.id in ("data", "server", "trainer", "recovery"):
                     continue
                 meaning = " ".join(str(after.value.value).split()) if has_text else ""
                 rows.append((prefix + field.target.id, _default(field.value), meaning))

@@ -20,7 +20,8 @@ def test_the_server_of_the_default_split_runs_exactly_what_trl_asks_for():
     assert argv(derive().server) == [
         *("vllm", "serve", "Qwen/Qwen2.5-7B", "--host", "0.0.0.0", "--port", "8000"),
         *("--tensor-parallel-size", "4", "--weight-transfer-config", '{"backend": "nccl"}'),
-        *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1", "--max-model-len", "1536"),
+        *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"),
+        *("--middleware", "grpo_stack.activity.Activity", "--max-model-len", "1536"),
     ]
     assert derive().server.env["VLLM_SERVER_DEV_MODE"] == "1"
 
@@ -35,12 +36,14 @@ def test_each_side_gets_its_own_gpus_and_the_parallelism_that_follows():
 
 def test_gate_health_check_and_trainer_speak_of_the_same_server():
     planned = derive({"model": "org/name", "split": "2:2", "server": {"port": 9000}})
-    gate = [words.literal(word) for word in planned.trainer.gate]
+    gate = [words.literal(word) for word in planned.trainer.supervisor]
+    watched = [words.literal(word) for word in planned.server.supervisor]
     probe = [words.literal(word) for word in planned.server.probe]
 
     assert value(planned.trainer, "--vllm_server_base_url") == "http://vllm-server:9000"
     assert gate[gate.index("--url") + 1] == "http://vllm-server:9000"
-    assert probe[probe.index("--url") + 1] == "http://127.0.0.1:9000"
+    assert probe[probe.index("--url") + 1] == watched[watched.index("--url") + 1] == "http://127.0.0.1:9000"
+    assert probe[probe.index("--memo") + 1] == watched[watched.index("--memo") + 1]
     for line in (gate, probe):
         assert line[line.index("--model") + 1] == "org/name"
         assert line[line.index("--world-size") + 1] == "2"
@@ -191,7 +194,9 @@ def test_colocate_has_no_server_and_nothing_to_wait_for():
 
     assert planned.server is None
     assert [role.name for role in planned.roles] == ["prefetch", "trainer"]
-    assert (planned.trainer.gate, planned.trainer.gpus) == ((), ("1",))
+    assert planned.trainer.gpus == ("1",)
+    assert planned.trainer.supervisor[:3] == ("grpo-stack", "supervise", "trainer")
+    assert not {"--url", "--model", "--timeout"} & set(planned.trainer.supervisor)
     assert value(planned.trainer, "--vllm_mode") == "colocate"
     assert value(planned.trainer, "--vllm_max_model_length") == "2048"
     assert value(derive({"split": "colocate"}).trainer, "--vllm_max_model_length") == "1536"

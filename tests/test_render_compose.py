@@ -69,14 +69,15 @@ def test_committed_presets_render_from_their_own_description_too(monkeypatch, ca
     assert printed == read_yaml((ROOT / "compose" / "4-4" / "compose.yaml").read_text())
 
 
-def test_services_are_ordered_by_readiness_not_by_luck():
+def test_nothing_starts_before_its_downloads_and_the_trainer_waits_at_its_own_gate():
     services = render()["services"]
 
     assert "depends_on" not in services["prefetch"]
     assert services["vllm-server"]["depends_on"] == {"prefetch": {"condition": "service_completed_successfully"}}
+    assert "--url http://vllm-server:8000" in " ".join(services["trainer"]["entrypoint"])
     assert services["trainer"]["depends_on"] == {
         "prefetch": {"condition": "service_completed_successfully"},
-        "vllm-server": {"condition": "service_healthy"},
+        "vllm-server": {"condition": "service_started"},
     }
 
 
@@ -172,9 +173,10 @@ def test_any_description_renders_the_words_of_its_plan_and_the_same_bytes_twice(
     assert set(services) == {role.name for role in planned.roles}
     for role in planned.roles:
         service = services[role.name]
-        gate = [as_compose_reads(word) for word in service.get("entrypoint", [])]
+        front = [as_compose_reads(word) for word in service.get("entrypoint", [])]
         assert [as_compose_reads(word) for word in service["command"]] == [words.literal(word) for word in role.argv]
-        assert gate[len(gate) - len(role.gate) :] == [words.literal(word) for word in role.gate]
+        supervisor = [words.literal(word) for word in role.supervisor]
+        assert front[len(front) - len(supervisor) :] == supervisor
         environment = {name: as_compose_reads(value) for name, value in service["environment"].items()}
         assert environment.items() >= {name: words.literal(value) for name, value in role.env.items()}.items()
         binds = [volume for volume in service["volumes"] if volume["type"] == "bind"]
@@ -294,8 +296,8 @@ def test_what_the_entrypoint_writes_is_the_configuration_of_the_plan_and_the_com
     assert read_yaml((tmp_path / "accelerate.yaml").read_text()) == trainer.files["/tmp/accelerate.yaml"]
 
 
-def test_a_role_without_a_gate_keeps_the_entrypoint_of_its_image():
-    assert "entrypoint" not in render({"split": "4:4"})["services"]["vllm-server"]
+def test_a_role_without_a_supervisor_keeps_the_entrypoint_of_its_image():
+    assert "entrypoint" not in render({"split": "4:4"})["services"]["prefetch"]
 
 
 def test_a_shared_gpu_is_reserved_by_both_and_the_header_warns():
@@ -313,4 +315,4 @@ def test_colocate_renders_a_trainer_that_needs_only_its_downloads():
 
     assert set(services) == {"prefetch", "trainer"}
     assert set(services["trainer"]["depends_on"]) == {"prefetch"}
-    assert "entrypoint" not in services["trainer"]
+    assert "--url" not in services["trainer"]["entrypoint"]

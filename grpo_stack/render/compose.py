@@ -77,8 +77,8 @@ def _service(role: Role, plan: StackPlan) -> dict[str, Any]:
         "hostname": role.name,
         "user": "${GRPO_STACK_UID:-1000}:${GRPO_STACK_GID:-1000}",
     }
-    if role.files or role.gate:
-        service["entrypoint"] = [_text(word) for word in (*_writer(role), *role.gate)]
+    if role.files or role.supervisor:
+        service["entrypoint"] = [_text(word) for word in (*_writer(role), *role.supervisor)]
     service["command"] = [_text(word) for word in role.argv]
     service["environment"] = {name: _text(value) for name, value in role.env.items()}
     service["environment"] |= {_variable(path): _escape(yamltext.dump(data)) for path, data in role.files.items()}
@@ -170,7 +170,8 @@ def _dependencies(role: Role, plan: StackPlan) -> dict[str, Any]:
         return {}
     needs = {plan.prefetch.name: {"condition": "service_completed_successfully"}}
     if role is plan.trainer and plan.server:
-        needs[plan.server.name] = {"condition": "service_healthy"}
+        # Not service_healthy: the trainer imports while the server loads, and goes no further before its own gate says so.
+        needs[plan.server.name] = {"condition": "service_started"}
     return needs
 
 

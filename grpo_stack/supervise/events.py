@@ -39,7 +39,7 @@ class Events:
             return
         now = self.clock()
         stamp = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        entry = {"time": stamp, "unix": round(now, 3), "event": event, **details}
+        entry = {"time": stamp, "unix": round(now, 3), "event": event, **({"line": line} if line else {}), **details}
         self._append(json.dumps(entry, ensure_ascii=False, default=str).encode() + b"\n")
 
     def _append(self, line: bytes) -> None:
