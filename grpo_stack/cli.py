@@ -130,11 +130,16 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _examined(args: argparse.Namespace, with_engine: bool) -> tuple[Description, StackPlan, tuple[Finding, ...]]:
     """What would be started on this host, and every finding about that; `with_engine` asks Docker too."""
+    from grpo_stack import engine
+
+    # First of all, so that the daemon and `docker compose version` answer while the rest is imported.
+    docker = engine.begin() if with_engine else None
+
     from grpo_stack import doctor, findings, plan, start
 
     findings.require_known(args.skip, doctor.CHECKS)
     described = start.settled(_describe(args), os.environ)
-    machine = doctor.look(with_engine)
+    machine = doctor.look(docker)
     described, choice = start.placed(start.choose(described, machine.gpus), machine.gpus)
     described = start.named(described, time.localtime())
     planned = plan.derive(described.spec)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 from grpo_stack import (
@@ -43,18 +44,33 @@ CHECKS = {**fit.CHECKS, **findings.CHECKS}
 HUB_TIMEOUT_S = 3.0
 """For the model's config. A Hub that cannot be reached must not hold up a start whose model is in the cache."""
 
+ENGINE_TIMEOUT_S = 2 * engine.TOTAL_TIMEOUT_S
+"""For the daemon and for Compose, which have limits of their own."""
+
 _CACHE = "hf-cache"
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What the engine answered."""
+
+    engine: Engine | None = None
+    problems: tuple[str, ...] = ()
+    """Why there is no engine; empty as well as `engine` None: it was not asked."""
+
+
+@dataclass(frozen=True)
 class Machine:
-    """What is the same for every description: the GPUs and the engine."""
+    """What is the same for every description: the GPUs, and the engine, whose answer may be still on its way."""
 
     gpus: GpuReading
-    engine: Engine | None = None
-    engine_problems: tuple[str, ...] = ()
-    """Why there is no engine; empty as well as `engine` None: it was not asked."""
+    answer: Callable[[], Asked] = Asked
+    """Waits for the engine's answer."""
+
+    @cached_property
+    def asked(self) -> Asked:
+        return self.answer()
 
 
 @dataclass(frozen=True)
@@ -70,12 +86,9 @@ class Caller:
     """`docker`, or `process` for roles that run as processes of this host."""
 
 
-def look(with_engine: bool = True) -> Machine:
-    """Ask NVML and, if wanted, Docker, both at the same time."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        asked = pool.submit(_engine) if with_engine else None
-        found = gpus.read()
-        return Machine(found, *(asked.result() if asked else ()))
+def look(docker: Callable[[float], Engine] | None = None) -> Machine:
+    """Ask NVML; `docker` waits for the engine, as `engine.begin` returned it. None: Docker is not asked."""
+    return Machine(gpus.read(), partial(_answer, docker) if docker else Asked)
 
 
 def check(described: Description, planned: StackPlan, machine: Machine, caller: Caller) -> tuple[Finding, ...]:
@@ -83,7 +96,8 @@ def check(described: Description, planned: StackPlan, machine: Machine, caller: 
     with ThreadPoolExecutor(max_workers=1) as pool:
         as_processes = caller.runtime == "process"
         in_volume = _offline(caller.environment) and not as_processes
-        volume = _cache_volume(machine.engine, caller) if in_volume else None
+        # Offline the engine's volume is looked into; else the Hub is asked while the engine may still be answering.
+        volume = _cache_volume(machine.asked.engine, caller) if in_volume else None
         asked = pool.submit(_model, described, volume, caller)
         facts = _facts(described, planned, machine, caller, volume)
         if as_processes:
@@ -141,14 +155,14 @@ def _facts(
         ports = [*processes.ports(planned).values()]
     model = description.absolute(words.literal(stack.model), directory) if spec.is_path(stack.model) else None
     dataset = description.absolute(stack.data.dataset, directory) if spec.is_file(stack.data.dataset) else None
-    token = _token(environment)
+    token, docker = _token(environment), machine.asked.engine
     # The demo on the CPU may come with its model in a package; a folder needs no cache.
     fetches = stack.accelerator == "cuda" and model is None
     return Facts(
         host=host.read([description.absolute(stack.outputs, directory)], ports, environment),
-        engine=machine.engine,
-        engine_problems=machine.engine_problems,
-        images_built=machine.engine is not None and _images_built(machine.engine, planned.tag),
+        engine=docker,
+        engine_problems=machine.asked.problems,
+        images_built=docker is not None and _images_built(docker, planned.tag),
         gpus=machine.gpus,
         model=host.model_folder(model, caller.uid) if model else None,
         dataset=host.dataset_file(dataset) if dataset else None,
@@ -190,12 +204,13 @@ def _about(reading: ModelReading) -> tuple[Finding, ...]:
     return (Finding("model", PROBLEM if reading.refused else WARNING, found, fix, described=reading.refused),)
 
 
-def _engine() -> tuple[Engine | None, tuple[str, ...]]:
-    """The engine, or why there is none to use."""
+def _answer(docker: Callable[[float], Engine]) -> Asked:
     try:
-        return engine.read(), ()
+        return Asked(docker(ENGINE_TIMEOUT_S))
     except HostError as fault:
-        return None, fault.problems
+        return Asked(problems=fault.problems)
+    except TimeoutError:
+        return Asked(problems=(f"Docker was not read within {ENGINE_TIMEOUT_S:g} s; see: docker info",))
 
 
 def _images_built(docker: Engine, tag: str) -> bool:

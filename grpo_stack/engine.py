@@ -44,19 +44,28 @@ def read() -> Engine:
     Raises HostError, one line for each: no Docker, no Compose, daemon down, no permission, no answer.
     """
     problems: list[str] = []
-    try:
-        client, compose_version = _client_and_compose()
-    except HostError as error:
-        problems += error.problems
+    # `docker compose version` takes 0.1 s; meanwhile the SDK is imported.
+    compose = time_limit.begin(_client_and_compose)
     try:
         version, info, address = _ask(lambda docker: (docker.version(), docker.info(), docker.api.base_url))
     except HostError as error:
         problems += error.problems
+    try:
+        client, compose_version = compose(TOTAL_TIMEOUT_S)
+    except HostError as error:
+        problems = [*error.problems, *problems]
+    except TimeoutError:
+        problems.append(f"`docker compose version` does not end within {TOTAL_TIMEOUT_S:g} s; run it by hand")
     if problems:
         raise HostError(dict.fromkeys(problems))
     # Docker Desktop's engine has a Unix socket here, but lives in a virtual machine.
     local = address == "http+docker://localhost" and info.get("OperatingSystem") != "Docker Desktop"
     return _engine(client, compose_version, version, info, local=local)
+
+
+def begin() -> Callable[[float], Engine]:
+    """Start reading; what waits for `read`'s outcome for at most so many seconds, and raises what it raises."""
+    return time_limit.begin(read)
 
 
 def find_client() -> str:

@@ -1,11 +1,13 @@
 import json
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from grpo_stack import description, doctor, plan
-from grpo_stack.doctor import Caller, Machine
+from grpo_stack.doctor import Asked, Caller, Machine
+from grpo_stack.errors import HostError
 from grpo_stack.facts import Engine, GpuReading
 from tests.fakes import hub
 from tests.test_preflight import ENGINE, gpus
@@ -118,14 +120,18 @@ def test_offline_the_config_comes_from_the_cache_volume_if_it_can_be_seen(check,
     cached(volume, "org/name")
     docker = client(tmp_path, f'[ "$5" = stack_hf-cache ] && echo {volume}')
 
-    findings = check(Machine(gpus(8), docker), {**CLOSED, "HF_HUB_OFFLINE": "1"}, model="org/name")
+    findings = check(Machine(gpus(8), lambda: Asked(docker)), {**CLOSED, "HF_HUB_OFFLINE": "1"}, model="org/name")
 
     assert about("model", findings) == [("ok", "Qwen2ForCausalLM, read from the cache")]
     assert about("offline", findings)[0][0] == "ok"
 
 
 def test_offline_without_a_cache_volume_is_a_problem(check, tmp_path):
-    findings = check(Machine(gpus(8), client(tmp_path, "exit 1")), {**CLOSED, "HF_HUB_OFFLINE": "on"}, model="org/name")
+    findings = check(
+        Machine(gpus(8), lambda: Asked(client(tmp_path, "exit 1"))),
+        {**CLOSED, "HF_HUB_OFFLINE": "on"},
+        model="org/name",
+    )
 
     assert about("offline", findings)[0][0] == "problem"
     assert about("model", findings)[0][0] == "warning"
@@ -137,7 +143,10 @@ def test_offline_a_model_of_this_host_needs_no_cache_volume(check, tmp_path):
     docker = client(tmp_path, "exit 1")
 
     for flags in ({"model": "./model"}, {"preset": "cpu"}):
-        assert about("offline", check(Machine(gpus(8), docker), {**CLOSED, "HF_HUB_OFFLINE": "1"}, **flags)) == []
+        assert (
+            about("offline", check(Machine(gpus(8), lambda: Asked(docker)), {**CLOSED, "HF_HUB_OFFLINE": "1"}, **flags))
+            == []
+        )
 
 
 def test_the_empty_device_stands_for_no_token(check):
@@ -165,13 +174,37 @@ def test_a_source_that_is_no_checkout_is_the_descriptions_fault(tmp_path, monkey
     assert about("source", findings) == [("problem", "there is no /nowhere/docker/Dockerfile")]
 
 
-def test_the_engine_is_asked_only_if_wanted(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+def test_the_engine_is_asked_only_if_wanted():
+    assert doctor.look().asked == Asked()
+    assert doctor.look(lambda limit_s: ENGINE).asked == Asked(ENGINE)
 
-    assert doctor.look(with_engine=False).engine_problems == ()
-    (problem,) = doctor.look().engine_problems
-    assert problem.startswith("Docker is not installed")
+
+def test_a_missing_engine_is_a_finding_and_so_is_one_without_an_answer():
+    def missing(limit_s):
+        raise HostError("Docker is not installed; run: make engine")
+
+    def silent(limit_s):
+        raise TimeoutError
+
+    assert doctor.look(missing).asked == Asked(problems=("Docker is not installed; run: make engine",))
+    assert doctor.look(silent).asked.problems == ("Docker was not read within 60 s; see: docker info",)
+
+
+def test_the_engine_is_waited_for_once_and_not_before_the_hub_is_asked(check):
+    order = []
+    answers = {"/org/name/resolve/main/config.json": (200, {}, json.dumps(CONFIG).encode())}
+    with hub.serving(answers) as running:
+
+        def answer():
+            until = time.monotonic() + 5
+            while not running.asked and time.monotonic() < until:
+                threading.Event().wait(0.01)
+            order.append([path for path, _ in running.asked])
+            return Asked()
+
+        check(Machine(gpus(8), answer), {**CLOSED, "HF_ENDPOINT": running.url}, model="org/name")
+
+    assert order == [["/org/name/resolve/main/config.json"]]
 
 
 def test_what_the_models_shape_and_length_rule_out_is_found_too(check, tmp_path):

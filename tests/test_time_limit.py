@@ -41,3 +41,12 @@ def test_work_that_is_given_up_does_not_keep_the_process_alive() -> None:
         assert [thread.daemon for thread in running] == [True]
     finally:
         never.set()
+
+
+def test_what_is_begun_runs_before_anyone_waits_for_it() -> None:
+    ran = threading.Event()
+
+    wait = time_limit.begin(lambda: ran.set() or "done")
+
+    assert ran.wait(5)
+    assert wait(5) == "done"
