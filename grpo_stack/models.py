@@ -14,7 +14,7 @@ from grpo_stack import model_config, time_limit
 from grpo_stack.facts import ModelConfig
 
 if TYPE_CHECKING:
-    import httpx
+    import requests
 
 LIMIT_BYTES = 2**20
 """The largest config.json known has 40 KiB (one entry for each layer of a mixed-precision checkpoint)."""
@@ -97,14 +97,21 @@ def read(
         return _unreachable(model, hub, f"no whole answer within {hub.timeout_s:g} s")
     except _RefusalError as error:
         return ModelReading(None, "hub", f"model: {model}: {error}", refused=error.final)
-    except Exception as error:  # httpx's own tree, and whatever a broken proxy or certificate store raises
-        return _unreachable(model, hub, " ".join(str(error).split())[:160] or type(error).__name__)
+    except Exception as error:  # requests' own tree, and whatever a broken proxy or certificate store raises
+        return _unreachable(model, hub, _first_cause(error))
     return _parsed(model, content, "hub")
 
 
 def _unreachable(model: str, hub: Hub, reason: str) -> ModelReading:
     line = f"model: {model}: {hub.endpoint} cannot be asked ({reason}); check the network and HTTPS_PROXY; {UNCHECKED}"
     return ModelReading(None, "hub", line)
+
+
+def _first_cause(error: BaseException) -> str:
+    """What went wrong below everything that reports it: requests wraps an error of the system four times over."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    return " ".join(str(error).split())[:160] or type(error).__name__
 
 
 def _from_folder(model: str) -> ModelReading:
@@ -152,20 +159,25 @@ def _parsed(model: str, content: bytes, source: str) -> ModelReading:
 
 
 def _download(model: str, revision: str, hub: Hub) -> bytes:
-    import httpx
+    # The Docker SDK loads it too, so that a start pays for one HTTP client and not for two.
+    import requests
 
     token = _token(hub.token_file)
-    headers = {"User-Agent": "grpo-stack", **({"Authorization": f"Bearer {token}"} if token else {})}
     url = f"{hub.endpoint.rstrip('/')}/{model}/resolve/{quote(revision, safe='')}/config.json"
-    # Proxies and CA bundle come from the environment; httpx drops the token when a redirect leads to another host.
-    with (
-        httpx.Client(timeout=hub.timeout_s, follow_redirects=True, headers=headers) as client,
-        client.stream("GET", url) as response,
-    ):
+
+    def sign(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        # Not as a header of the call: for those a ~/.netrc would step in.
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+    # Proxies and CA bundle come from the environment; requests drops the token when a redirect leads to another host.
+    headers = {"User-Agent": "grpo-stack"}
+    with requests.get(url, headers=headers, auth=sign, timeout=hub.timeout_s, stream=True) as response:
         if response.status_code != 200:
             raise _explained(response, revision, token is not None)
         content = b""
-        for part in response.iter_bytes():
+        for part in response.iter_content(2**16):
             content += part
             if len(content) > LIMIT_BYTES:
                 break
@@ -180,7 +192,7 @@ def _token(file: Path | None) -> str | None:
     return token or None
 
 
-def _explained(response: httpx.Response, revision: str, token: bool) -> _RefusalError:
+def _explained(response: requests.Response, revision: str, token: bool) -> _RefusalError:
     """What the Hub means, by status and its X-Error-Code header (huggingface_hub, utils/_http.py hf_raise_for_status)."""
     status, code = response.status_code, response.headers.get("x-error-code", "")
     if code == "GatedRepo" and token:

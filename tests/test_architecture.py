@@ -138,6 +138,7 @@ OWNERS = {
     "docker": {"engine"},
     "pynvml": {"gpus"},
     "tenacity": {"readiness"},
+    "requests": {"models", "train", "transfer"},
     "rich": {"progress", "cli"},
     "http": {"http_call"},
     "argparse": {"arguments", "cli", "demo", "prefetch"},
@@ -155,7 +156,7 @@ PRINTERS = {"cli", "train", "callback", "prefetch", "demo"}
 
 HEAVY = (
     *("torch", "vllm", "trl", "transformers", "datasets", "huggingface_hub"),
-    *("docker", "pynvml", "tenacity", "httpx", "rich", "requests", "asyncio"),
+    *("docker", "pynvml", "tenacity", "rich", "requests", "asyncio"),
 )
 
 

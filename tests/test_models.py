@@ -182,6 +182,18 @@ def test_a_token_is_sent_to_the_hub_and_not_to_where_it_sends_us(token: Path) ->
     assert elsewhere.asked == [("/config.json", None)]
 
 
+def test_the_token_is_the_file_s_and_never_that_of_a_netrc(
+    tmp_path: Path, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password wrong\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with fake.serving({PATH: (200, {}, QWEN)}) as hub:
+        ask(hub.url, token)
+        ask(hub.url)
+
+    assert hub.asked == [(PATH, "Bearer hf_secret"), (PATH, None)]
+
+
 @pytest.mark.parametrize("content", ["", " \n", None])
 def test_an_empty_or_absent_token_file_is_no_token(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "token"
@@ -235,7 +247,7 @@ def test_a_hub_that_nobody_runs_is_said() -> None:
         reading = ask(url)
 
     assert not reading.refused
-    assert f"{url} cannot be asked (" in str(reading.problem)
+    assert f"{url} cannot be asked ([Errno 111] Connection refused)" in str(reading.problem)
     assert "check the network and HTTPS_PROXY" in str(reading.problem)
 
 
