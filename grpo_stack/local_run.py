@@ -1,12 +1,11 @@
 """Runs the programs of a plan on this host, follows the run to its end, and leaves nothing behind.
 
 Beside `lifecycle`, which does the same with containers. The supervisors in front of server and trainer restart what they
-run; here only a supervisor that was killed from outside is started again.
+run, and `follow` decides about a supervisor that was itself ended from outside.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 from grpo_stack import follow, process_tree, run_state
 from grpo_stack.children import interruptible, tail
 from grpo_stack.errors import ChildError, DescriptionError, HostError, RunError
+from grpo_stack.facts import Container
 from grpo_stack.process_tree import Process
 from grpo_stack.processes import Program
 from grpo_stack.programs import PREFETCH, SERVER, TRAINER
@@ -25,9 +25,6 @@ from grpo_stack.run_state import Member, Record, State
 
 STOP_LIMIT_S = 10.0
 """Between SIGTERM and SIGKILL for a server that nobody uses any more, and for whatever a role has left."""
-
-RESTARTS = 3
-"""How often a role whose supervisor was killed from outside is started again."""
 
 POLL_S = 0.5
 
@@ -72,7 +69,6 @@ class _Stack:
         self.programs = {program.name: program for program in run.programs}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._members: dict[str, Member] = {}
-        self._restarts = dict.fromkeys(self.programs, 0)
         self._before = process_tree.below(os.getpid())
         self._own = _identify("up", os.getpid())
         self._write()
@@ -113,21 +109,24 @@ class _Stack:
         self._write()
 
     def follow(self) -> int:
-        """Show each step until the trainer ends."""
+        """Show what happens until the run ends, and start again what was ended from outside."""
         self.progress.phase("server and trainer starting" if SERVER in self.programs else "trainer starting")
-        steps = follow.new_lines(self.run.folder / "metrics.jsonl")
-        while True:
-            trainer = self.poll(TRAINER)
-            for line in next(steps):
-                self.progress.phase(follow.describe_step(json.loads(line)))
-            if trainer == 0:
-                return 0
-            if trainer is not None:
-                self._restart_or_raise(TRAINER, trainer)
-            if SERVER in self.programs and (server := self.poll(SERVER)) is not None:
-                self._restart_or_raise(SERVER, server)
-            self._show_last_line(TRAINER)
-            time.sleep(POLL_S)
+        roles = tuple(name for name in (SERVER, TRAINER) if name in self.programs)
+        last = follow.follow(roles, self.run.folder, self.progress, self.look, self.restart)
+        code = self.poll(last.service) or 0
+        if last.service == TRAINER and not code:
+            return 0
+        text = self._obituary(last.service, code)
+        raise ChildError(text, last.exit_code or 0) if last.service == TRAINER else RunError(text)
+
+    def look(self) -> tuple[Container, ...]:
+        """The roles in the form in which containers are followed."""
+        return tuple(self._as_container(name) for name in self.processes)
+
+    def restart(self, name: str) -> None:
+        """Start a role again, without what it has left."""
+        self._end_orphans()
+        self.start(name)
 
     def stop(self, patience_s: float) -> None:
         """End the trainer, which may write a checkpoint within `patience_s`, then the server, then what either has left."""
@@ -157,16 +156,17 @@ class _Stack:
         home.mkdir(parents=True, exist_ok=True)
         return home
 
-    def _restart_or_raise(self, name: str, code: int) -> None:
-        """Start a role again whose supervisor was killed from outside; raise for one that has given up by itself."""
-        if code >= 0 and name == TRAINER:
-            raise ChildError(self._obituary(name, code), code)
-        self._restarts[name] += 1
-        if code >= 0 or self._restarts[name] > RESTARTS:
-            raise RunError(self._obituary(name, code))
-        self.progress.phase(f"{name} {_end(code)}; starting it again ({self._restarts[name]} of {RESTARTS})")
-        self._end_orphans()
-        self.start(name)
+    def _as_container(self, name: str) -> Container:
+        code = self.poll(name)
+        return Container(
+            name=f"{name} (pid {self.processes[name].pid})",
+            service=name,
+            state="running" if code is None else "exited",
+            exit_code=code if code is None or code >= 0 else 128 - code,  # as a container that a signal ended
+            health=None,
+            oom_killed=False,
+            last_lines=tuple(tail(self.log(name), 1)),
+        )
 
     def _end_orphans(self) -> None:
         """End what a role has left whose supervisor is gone; orphans are handed to this process."""

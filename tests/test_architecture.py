@@ -85,7 +85,7 @@ TABLE = {
     "process_tree": Row(),
     "run_state": Row("errors process_tree"),
     "local_start": Row("description local_run plan processes words"),
-    "local_run": Row("children errors follow process_tree processes programs progress run_state"),
+    "local_run": Row("children errors facts follow process_tree processes programs progress run_state"),
     "local_stop": Row("errors process_tree programs run_state"),
     "supervise": Row(),
     "supervise.deadlines": Row(pure=True),
