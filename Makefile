@@ -74,8 +74,12 @@ test-fast: venv-dev ## the tests that need no Docker, on every supported Python 
 test-image: ## the tests that need vLLM and TRL, inside the image `test`
 	@export ACCELERATOR=cpu; $(SETTINGS) && docker/setup/test-image.sh tests/image
 
-test-real: venv-dev ## the tests with real containers
-	@export ACCELERATOR=cpu; $(SETTINGS) && "$(BIN)/python" -m pytest -m docker --ignore tests/image
+test-real: venv-dev ## the tests with real containers, but those of `soak`
+	@export ACCELERATOR=cpu; $(SETTINGS) && "$(BIN)/python" -m pytest -m "docker and not soak" --ignore tests/image
+
+.PHONY: soak
+soak: venv-dev ## an hour of faults in real containers: SOAK_MINUTES=20 for the random ones, SOAK_SEED=…
+	@export ACCELERATOR=cpu SOAK_MINUTES="$(SOAK_MINUTES)" SOAK_SEED="$(SOAK_SEED)"; $(SETTINGS) && 		"$(BIN)/python" -m pytest -s -m soak tests/real
 
 .PHONY: lint format typecheck
 lint: venv-dev ## ruff, hadolint and shellcheck

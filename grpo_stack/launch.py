@@ -52,13 +52,13 @@ _SHARDING: dict[str, dict[str, Any]] = {
 
 
 def processes(spec: StackSpec) -> int:
-    """Training processes: one a GPU of the trainer, and one on the CPU."""
-    return len(spec.gpus.trainer) if spec.accelerator == "cuda" else 1
+    """Training processes: one a GPU of the trainer, and on the CPU as many as the description says."""
+    return len(spec.gpus.trainer) if spec.accelerator == "cuda" else spec.trainer.processes
 
 
 def config(spec: StackSpec) -> dict[str, Any]:
-    """accelerate's configuration as data, complete; empty for a single process, which shares nothing."""
-    if processes(spec) == 1:
+    """accelerate's configuration as data, complete; empty for a single process, which shares nothing, and on the CPU."""
+    if processes(spec) == 1 or spec.accelerator == "cpu":
         return {}
     return {
         "compute_environment": "LOCAL_MACHINE",
@@ -71,6 +71,14 @@ def config(spec: StackSpec) -> dict[str, Any]:
         "same_network": True,
         "use_cpu": False,
     }
+
+
+def command(spec: StackSpec) -> tuple[str, ...]:
+    """The words in front of `-m grpo_stack.train`."""
+    if spec.accelerator == "cpu" and processes(spec) > 1:
+        # `accelerate launch` starts several processes on CPUs through MPI only (commands/launch.py, simple_launcher).
+        return ("torchrun", "--standalone", "--nproc-per-node", str(processes(spec)))
+    return ("accelerate", "launch", *options(spec))
 
 
 def options(spec: StackSpec) -> list[str]:

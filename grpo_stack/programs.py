@@ -92,7 +92,7 @@ def trainer_supervisor(spec: StackSpec) -> tuple[Word, ...]:
 
 def trainer(spec: StackSpec) -> tuple[Word, ...]:
     """The training program, started by accelerate."""
-    return ("accelerate", "launch", *launch.options(spec), "-m", "grpo_stack.train", *_training(spec))
+    return (*launch.command(spec), "-m", "grpo_stack.train", *_training(spec))
 
 
 def mode(spec: StackSpec) -> str:

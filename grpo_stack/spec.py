@@ -87,6 +87,8 @@ class Trainer:
     """Where the server's workers join the weight-push group; outside the ephemeral range."""
     internet: bool = False
     """Let the trainer reach the outside, for experiment trackers; the server never does."""
+    processes: int = 1
+    """Training processes of the CPU stack; on GPUs there is one for each of the trainer's."""
     parallelism: str = "fsdp2"
     """How more than one training process share the model: `ddp` (a copy each), `zero2` (optimizer and gradients sharded),
     `fsdp2` or `zero3` (all of it sharded). The locked images hold no DeepSpeed, which `zero2` and `zero3` need."""
@@ -252,6 +254,8 @@ def _stack_rules(spec: StackSpec) -> list[str]:
         problems.append(f"accelerator: {spec.accelerator!r} is not known; use cuda or cpu")
     if spec.accelerator == "cpu" and spec.split is not None:
         problems.append("split: the CPU stack uses no GPU; leave it out, or set accelerator: cuda")
+    if spec.accelerator == "cuda" and spec.trainer.processes != Trainer.processes:
+        problems.append("trainer.processes: on GPUs there is one for each of the trainer's; set `split`")
     if spec.pins not in pins.SETS:
         problems.append(f"pins: there is no locked set {spec.pins!r}; known: {', '.join(pins.SETS)}")
     if not spec.data.rewards:
@@ -317,6 +321,8 @@ def _length_rules(spec: StackSpec) -> list[str]:
 
 def _trainer_rules(trainer: Trainer) -> list[str]:
     problems = []
+    if trainer.processes < 1:
+        problems.append(f"trainer.processes: {trainer.processes} train nothing; use 1 or more")
     if trainer.parallelism not in PARALLELISMS:
         known = ", ".join(PARALLELISMS)
         problems.append(f"trainer.parallelism: {trainer.parallelism!r} is not known; use one of {known}")

@@ -1,6 +1,7 @@
 import pytest
 
 from grpo_stack import plan, spec, words
+from grpo_stack.errors import DescriptionError
 
 
 def derive(data=None):
@@ -206,3 +207,12 @@ def test_colocate_has_no_server_and_nothing_to_wait_for():
 def test_another_locked_set_has_images_of_its_own():
     assert derive().tag == "cuda"
     assert derive({"pins": "trl-1.13"}).tag == "cuda-trl-1.13"
+
+
+def test_several_processes_on_the_cpu_are_started_by_torchrun_and_on_gpus_follow_from_the_split():
+    planned = derive({"accelerator": "cpu", "trainer": {"processes": 2}})
+
+    assert argv(planned.trainer)[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
+    assert planned.trainer.files == {}
+    with pytest.raises(DescriptionError, match="trainer.processes: on GPUs there is one for each"):
+        derive({"trainer": {"processes": 2}})

@@ -128,7 +128,12 @@ def make_stack(docker: str, tiny_model: Path, tmp_path: Path) -> Iterator[object
     """`make_stack(rewards=…, **trainer_args)`: a stack on the tiny model, cleaned up afterwards whatever happened."""
     made: list[Stack] = []
 
-    def make(rewards: tuple[str, ...] = ("digit_share_reward",), **trainer_args: object) -> Stack:
+    def make(
+        rewards: tuple[str, ...] = ("digit_share_reward",),
+        recovery: dict[str, object] | None = None,
+        processes: int = 1,
+        **trainer_args: object,
+    ) -> Stack:
         args = {
             "per_device_train_batch_size": 16,
             "num_generations": 16,
@@ -146,7 +151,8 @@ def make_stack(docker: str, tiny_model: Path, tmp_path: Path) -> Iterator[object
                 "accelerator": "cpu",
                 "data": {"dataset": "two-digit-sums", "rewards": list(rewards), "max_prompt_length": 128},
                 "server": {"max_model_len": 256, "boot_timeout_s": 300},
-                "trainer": {"args": args},
+                "trainer": {"args": args, "processes": processes},
+                "recovery": recovery or {},
             },
         )
         made.append(stack)

@@ -1,0 +1,199 @@
+"""A stack under test, the faults that can be done to it, and how long it takes to recover."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_stack import engine
+from grpo_stack.supervise import events
+from tests.real.conftest import ROOT, Stack
+
+SERVER, TRAINER = "vllm-server", "trainer"
+
+RECORD = ROOT / ".cache" / "faults.jsonl"
+"""Where the times of each recovery are kept, for `bench/reliability.py`."""
+
+WATCH = """
+import json, time, urllib.request
+last = None
+while True:
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:8000/grpo_stack/activity", timeout=5) as answer:
+            seen = json.load(answer)
+        now = "push" if seen["update_open_s"] is not None else "generate" if seen["generating"] else "idle"
+    except OSError:
+        now = "away"
+    if now != last:
+        print(now, flush=True)
+        last = now
+    time.sleep(0.005)
+"""
+"""Runs in the server's container and prints what the server does whenever that changes."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Seconds from a fault, by the wall clock."""
+
+    fault: str
+    noticed_s: float | None
+    """Until a supervisor said so; None where none had to."""
+    ready_s: float | None
+    """Until the gate was passed again."""
+    step_s: float
+    """Until the next completed step."""
+    lost_steps: int
+    """Steps that had to be made again."""
+
+
+class Live:
+    """A running stack."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack, self.folder = stack, stack.run_folder
+        self.child = stack.start()
+        self.told: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.child.stderr
+        self.told += self.child.stderr
+
+    def metrics(self) -> list[dict[str, Any]]:
+        file = self.folder / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def events(self, since: float = 0.0) -> list[dict[str, Any]]:
+        file = self.folder / events.FILE
+        return [each for each in events.read(file) if each["unix"] >= since] if file.exists() else []
+
+    def step(self) -> int:
+        return max((line["step"] for line in self.metrics()), default=0)
+
+    def until(self, what: str, true: Callable[[], Any], limit_s: float) -> Any:
+        """What `true` returns once that is something; the test fails after `limit_s`, or when the stack has ended."""
+        deadline = time.monotonic() + limit_s
+        while not (found := true()):
+            if self.child.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"no {what} within {limit_s} s; the stack said:\n{''.join(self.told)}")
+            time.sleep(0.1)
+        return found
+
+    def until_step(self, step: int, limit_s: float = 240) -> None:
+        self.until(f"step {step}", lambda: self.step() >= step, limit_s)
+
+    @contextmanager
+    def during(self, phase: str, limit_s: float = 60) -> Iterator[None]:
+        """Enter the block as the server begins to `generate` or to take a `push`, or is `idle` after generating, while the
+        trainer optimizes."""
+        argv = [self.stack.docker, "exec", self.name(SERVER), "python", "-c", WATCH]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as watching:
+            assert watching.stdout
+            killer = threading.Timer(limit_s, watching.kill)
+            killer.start()
+            before = ""
+            for line in watching.stdout:
+                if line.strip() == phase and (phase != "idle" or before == "generate"):
+                    break
+                before = line.strip()
+            else:
+                pytest.fail(f"the server did not come to {phase} within {limit_s} s")
+            try:
+                yield
+            finally:
+                killer.cancel()
+                watching.kill()
+
+    def name(self, service: str) -> str:
+        return next(box.name for box in engine.containers(self.stack.project) if box.service == service)
+
+    def pids(self, service: str, text: str) -> list[int]:
+        """Processes of a container whose command line holds `text`, as this host numbers them."""
+        argv = [self.stack.docker, "top", self.name(service), "-eo", "pid,args"]
+        lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
+        return [int(line.split()[0]) for line in lines if text in line]
+
+    def kill(self, service: str, text: str, sign: signal.Signals = signal.SIGKILL) -> float:
+        """Send a signal to such processes, at least one; when that was."""
+        found = self.pids(service, text)
+        assert found, f"no {text} in {service}"
+        now = time.time()
+        for pid in found:
+            os.kill(pid, sign)
+        return now
+
+    def kill_container(self, service: str) -> float:
+        """End a container as the kernel would, and not as Docker does, which takes it for its own wish."""
+        argv = [self.stack.docker, "inspect", "--format", "{{.State.Pid}}", self.name(service)]
+        pid = int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+        now = time.time()
+        os.kill(pid, signal.SIGKILL)
+        return now
+
+    def compose(self, *words: str) -> float:
+        argv = [self.stack.docker, "compose", "--project-name", self.stack.project, *words]
+        now = time.time()
+        subprocess.run(argv, capture_output=True, check=True, timeout=180)
+        return now
+
+    def recovered(self, fault: str, at: float, before: int, *, restart: bool = True, limit_s: float = 240) -> Recovery:
+        """Wait for the next step after a fault at `at`, before which `before` steps were made; its times."""
+
+        def next_step() -> tuple[float, float | None, int] | None:
+            seen = self.events(at)
+            ready = next((each["unix"] for each in seen if each["event"] == "ready"), None)
+            if restart and ready is None:
+                return None
+            later = [line for line in self.metrics() if line["time"] > (ready or at)]
+            return (later[0]["time"], ready, later[0]["step"]) if later else None
+
+        step_at, ready, step = self.until(f"step after {fault}", next_step, limit_s)
+        noticed = next((each["unix"] for each in self.events(at) if each["event"] == "noticed"), None)
+        found = Recovery(
+            fault,
+            round(noticed - at, 1) if noticed else None,
+            round(ready - at, 1) if ready and restart else None,
+            round(step_at - at, 1),
+            max(0, before + 1 - step),
+        )
+        RECORD.parent.mkdir(exist_ok=True)
+        with RECORD.open("a") as stream:
+            stream.write(json.dumps(asdict(found)) + "\n")
+        return found
+
+    def finish(self, limit_s: float = 300) -> int:
+        """The exit code at the end of the run."""
+        try:
+            code = self.child.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"not done within {limit_s} s; it said:\n{''.join(self.told)}")
+        self._reader.join(timeout=10)
+        return code
+
+    def end(self) -> None:
+        """Leave nothing running, whatever happened."""
+        if self.child.poll() is None:
+            self.child.send_signal(signal.SIGINT)
+            try:
+                self.child.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+
+
+def corrupt(file: Path) -> None:
+    """Cut a file in half, as a crash of the host may leave it."""
+    os.truncate(file, file.stat().st_size // 2)
