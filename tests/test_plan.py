@@ -214,5 +214,5 @@ def test_several_processes_on_the_cpu_are_started_by_torchrun_and_on_gpus_follow
 
     assert argv(planned.trainer)[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
     assert planned.trainer.files == {}
-    with pytest.raises(DescriptionError, match="trainer.processes: on GPUs there is one for each"):
+    with pytest.raises(DescriptionError, match=r"trainer\.processes: on GPUs there is one for each"):
         derive({"trainer": {"processes": 2}})
