@@ -1,0 +1,61 @@
+"""The times of recovery in docs/reliability.md: `python bench/reliability.py` after `make test` or `make soak`.
+
+The tests with real containers note how each fault went in .cache/faults.jsonl. This takes them over into
+docs/reliability.json, the newest of each fault, and writes the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTED = ROOT / ".cache" / "faults.jsonl"
+RESULTS = ROOT / "docs" / "reliability.json"
+PAGE = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- faults:begin -->", "<!-- faults:end -->"
+
+
+def machine() -> str:
+    """CPU model, cores and memory."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB"
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """The results as a Markdown table; times in seconds from the fault."""
+    lines = [
+        "| Fault | Machine | noticed | server ready | next step | steps made again |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in results:
+        times = [f"{row[key]:.1f} s" if row[key] is not None else "–" for key in ("noticed_s", "ready_s", "step_s")]
+        lines.append("| " + " | ".join([row["fault"], row["machine"], *times, str(row["lost_steps"])]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    known = {row["fault"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
+    here = machine()
+    for line in NOTED.read_text().splitlines():
+        row = json.loads(line)
+        if not row["fault"].startswith("soak: "):
+            known[row["fault"]] = {**row, "machine": here}
+    results = list(known.values())
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}{END}{after}")
+    print(PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
