@@ -1,19 +1,22 @@
 """What each GPU of the vLLM server holds, and how many tokens fit in what is left.
 
-Inside `--gpu-memory-utilization` vLLM puts weights, its peak while running, CUDA graphs, and gives the rest to the KV
-cache (v1/worker/gpu_worker.py, `determine_available_memory`). Outside stay what is there before vLLM looks (CUDA, NCCL)
-and what comes after it has shared out everything: the buffers of a weight push.
+Inside `--gpu-memory-utilization` vLLM puts weights, the peak of a run, what libraries took since it first looked, and
+gives the rest to the KV cache (v1/worker/gpu_worker.py, `determine_available_memory`). Outside stay what was there before
+(CUDA's context) and what comes after everything was shared out: the buffers of a weight push and, for most models, the
+CUDA graphs (`profile`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
 
 from grpo_stack.facts import ModelConfig
-from grpo_stack.memory import push, tensors
+from grpo_stack.memory import profile, push, tensors
+from grpo_stack.memory.serving import Serving, batched_tokens
 from grpo_stack.memory.shares import DTYPE_BYTES, GIB, RESERVE, RUNTIME_GIB, KvCache, Share, Side
+
+__all__ = ["HIGHEST_UTILIZATION", "Serving", "bytes_per_token", "estimate", "sequence_bytes"]
 
 HIGHEST_UTILIZATION = 0.92
 """vLLM's own default (config/cache.py); more is not proposed."""
@@ -21,55 +24,26 @@ HIGHEST_UTILIZATION = 0.92
 BLOCK_TOKENS = 16
 """Tokens of a KV block on CUDA."""
 
-GRAPH_BYTES = 0.89 * GIB / (28 * 51)
-"""CUDA graphs, for each layer and captured batch size. Calibrated by one measurement: 0.89 GiB for the 28 layers of
-Qwen2.5-7B and 51 sizes on one H200."""
-
-LOGIT_BYTES = 16
-"""For each logit while sampling: bfloat16 from the head, float32 for the sampler, and what top-k, top-p and log-probs
-make of it (v1/sample/sampler.py). An estimate."""
+LIBRARIES_GIB = 0.22
+"""What CUDA's libraries take while the model runs, in vLLM's log "non-torch memory": measured on one H200, for two models.
+NCCL's buffers of tensor parallelism come to it and were not measured."""
 
 QUANTIZED_BYTES = {"fp8": 1.0, "modelopt": 1.0, "compressed-tensors": 1.0, "bitsandbytes": 0.56, "awq": 0.56, "gptq": 0.56, "mxfp4": 0.53}  # fmt: skip
 """Bytes of a weight inside the layers, its share of the scales included; 4 bits and a 16-bit scale and zero for each 128
 or 32. What is not listed counts as one byte."""
 
 
-@dataclass(frozen=True)
-class Serving:
-    """How the server runs."""
-
-    max_model_len: int
-    """Longest prompt and completion together, in tokens."""
-
-    tensor_parallel: int = 1
-    data_parallel: int = 1
-
-    utilization: float | None = None
-    """--gpu-memory-utilization; None: propose one."""
-
-    dtype: str = "bfloat16"
-
-    kv_dtype_bytes: int | None = None
-    """Bytes of a number in the KV cache; None: those of `dtype`; 1 with --kv-cache-dtype fp8."""
-
-    max_num_seqs: int | None = None
-    """Sequences that may run at once; None: vLLM's default for this GPU."""
-
-    max_num_batched_tokens: int | None = None
-    """Tokens of one forward pass; None: vLLM's default for this GPU."""
-
-    pushed_dtype: str = "bfloat16"
-    """What the trainer sends: `trainer.pushed_dtype`."""
-
-
 def estimate(config: ModelConfig, capacity_gib: float, serving: Serving) -> Side:
     """What a server GPU of `capacity_gib` holds."""
+    graphs = Share("CUDA graphs", profile.graphs_gib(config, serving, capacity_gib), "by two measurements")
+    late = profile.second_runner(config)
     inside = (
         _weights(config, serving),
-        _activation(config, serving, capacity_gib),
-        _graphs(config, serving, capacity_gib),
+        Share("activations", profile.activation_gib(config, serving, capacity_gib), "estimate"),
+        Share("libraries", LIBRARIES_GIB, "by measurement on one GPU"),
+        *(() if late else (graphs,)),
     )
-    outside = _outside(config, serving, capacity_gib)
+    outside = (*((graphs,) if late else ()), *_outside(config, serving, capacity_gib))
     inside_gib, outside_gib = sum(share.gib for share in inside), sum(share.gib for share in outside)
     proposed = _proposed(capacity_gib, outside_gib)
     utilization = serving.utilization or proposed
@@ -108,7 +82,7 @@ def sequence_bytes(config: ModelConfig, serving: Serving, capacity_gib: float) -
     """
     length = serving.max_model_len
     windowed = config.sliding_layers if config.sliding_window else 0
-    window = min(length, (config.sliding_window or 0) + _batched_tokens(serving, capacity_gib))
+    window = min(length, (config.sliding_window or 0) + batched_tokens(serving, capacity_gib))
     tokens = _blocks(length) * (config.num_hidden_layers - windowed) + _blocks(window) * windowed
     return tokens * _layer_token_bytes(config, serving)
 
@@ -166,51 +140,16 @@ def _angles(config: ModelConfig, serving: Serving) -> int:
     return (config.max_position_embeddings or serving.max_model_len) * width * DTYPE_BYTES[serving.dtype]
 
 
-def _batched_tokens(serving: Serving, capacity_gib: float) -> int:
-    """`EngineArgs.get_batch_defaults` (engine/arg_utils.py), for a server; an A100 gets 2048."""
-    if serving.max_num_batched_tokens:
-        return serving.max_num_batched_tokens
-    return 16384 if capacity_gib >= 160 else 8192 if capacity_gib >= 70 else 2048
-
-
-def _batched_sequences(serving: Serving, capacity_gib: float) -> int:
-    return serving.max_num_seqs or (1024 if capacity_gib >= 70 else 256)
-
-
-def _activation(config: ModelConfig, serving: Serving, capacity_gib: float) -> Share:
-    """The larger of two peaks of `profile_run`: the widest layer for a full batch of tokens, and sampling for a full
-    batch of sequences, for which each GPU gathers all logits (layers/logits_processor.py)."""
-    cut = serving.tensor_parallel
-    size = DTYPE_BYTES[serving.dtype]
-    attention = 4 * config.num_attention_heads * config.head_dim / cut
-    wide = 3 * config.intermediate_size / cut
-    if config.num_experts:
-        experts = config.num_experts_per_token or 1
-        cut_all = cut * serving.data_parallel
-        wide = experts * (3 * (config.moe_intermediate_size or 0) / cut_all + config.hidden_size)
-        wide += 3 * (config.shared_expert_intermediate_size or 0) / cut
-    batch = _batched_tokens(serving, capacity_gib)
-    layer = batch * size * (4 * config.hidden_size + max(attention, wide))
-    logits = min(_batched_sequences(serving, capacity_gib), batch) * config.vocab_size * LOGIT_BYTES
-    return Share("activations", (batch * size * config.hidden_size + max(layer, logits)) / GIB, "estimate")
-
-
-def _graphs(config: ModelConfig, serving: Serving, capacity_gib: float) -> Share:
-    """One graph of each layer for each captured size: 1, 2, 4, then by 8 below 256 and by 16 up to 512, at most twice the
-    sequences (config/vllm.py, `_set_cudagraph_sizes`)."""
-    highest = min(2 * _batched_sequences(serving, capacity_gib), 512, _batched_tokens(serving, capacity_gib))
-    captured = [size for size in (1, 2, 4) if size <= highest]
-    captured += [*range(8, min(highest + 1, 256), 8), *range(256, highest + 1, 16)]
-    return Share("CUDA graphs", GRAPH_BYTES * config.num_hidden_layers * len(captured) / GIB, "by one measurement")
-
-
 def _outside(config: ModelConfig, serving: Serving, capacity_gib: float) -> tuple[Share, ...]:
     """What stays outside the utilization: the push holds its chunks and the new copy of one tensor
-    (model_loader/reload/layerwise.py, `_layerwise_process`)."""
+    (model_loader/reload/layerwise.py, `_layerwise_process`). What sampling takes beyond the profile finds room there,
+    as nothing is generated during a push."""
     sent = [count * DTYPE_BYTES[serving.pushed_dtype] for count in tensors.pushed(config)]
     held = push.receiver_bytes(sent) + max(_tensor_bytes(config, serving).values())
+    sampling = profile.unprofiled_sampling_bytes(config, serving, capacity_gib)
+    note = f"chunks of 1 GiB and more, {serving.pushed_dtype}" if held >= sampling else "as much as sampling may take"
     return (
-        Share("weight push", held / GIB, f"chunks of 1 GiB and more, {serving.pushed_dtype}"),
+        Share("weight push", max(held, sampling) / GIB, note),
         Share("CUDA and NCCL", RUNTIME_GIB, "estimate"),
         Share("reserve", RESERVE * capacity_gib, "kept free"),
     )
