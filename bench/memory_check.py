@@ -159,6 +159,7 @@ def _kept(raw: dict[str, Any], tokens: int) -> int:
 LOGGED = {
     "weights": r"Model loading took ([\d.]+) GiB",
     "CUDA graphs": r"Graph capturing finished in .* took ([\d.]+) GiB",
+    "activations": r"([\d.]+) GiB for peak activation",
     "KV cache": r"Available KV cache memory: ([\d.]+) GiB",
     "tokens": r"GPU KV cache size: ([\d,]+) tokens",
 }
