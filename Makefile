@@ -67,7 +67,7 @@ test: ## everything: checks, quick tests, tests in the image, real containers
 	@$(MAKE) test-image test-real
 
 test-fast: venv-dev ## the tests that need no Docker, on every supported Python of this host
-	@"$(BIN)/python" -m pytest -m "not docker" --ignore tests/image --ignore tests/real
+	@"$(BIN)/python" -m pytest --numprocesses auto -m "not docker" --ignore tests/image --ignore tests/real
 	@UV="$(BIN)/uv" requirements/other_pythons.sh $(OTHER_PYTHONS) -- -q -p no:cacheprovider -m "not docker" \
 		--ignore tests/image --ignore tests/real $(patsubst %,--ignore tests/test_%.py,docker_files makefile setup_scripts)
 

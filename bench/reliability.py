@@ -35,7 +35,7 @@ def table(results: list[dict[str, Any]]) -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in results:
-        times = [f"{row[key]:.1f} s" if row[key] is not None else "–" for key in ("noticed_s", "ready_s", "step_s")]
+        times = [f"{row[key]:.1f} s" if row[key] is not None else "-" for key in ("noticed_s", "ready_s", "step_s")]
         lines.append("| " + " | ".join([row["fault"], row["machine"], *times, str(row["lost_steps"])]) + " |")
     return "\n".join(lines) + "\n"
 
