@@ -291,18 +291,19 @@ def _supervise(args: argparse.Namespace) -> int:
         return server.run(server.Settings(args.url, limits, args.restarts, memo, args.grace), command)
     if args.url and not args.model:
         raise DescriptionError("supervise trainer: --url needs --model, the model that the server must serve")
-    from grpo_stack.supervise import trainer
+    from grpo_stack import readiness
+    from grpo_stack.supervise import trainer, verdict
 
+    expectation = None
+    if args.url:
+        expectation = readiness.Expectation(args.url, args.model, args.backend, args.world_size, _installed())
     settings = trainer.Settings(
-        url=args.url,
-        model=args.model,
-        backend=args.backend,
-        world_size=args.world_size,
-        timeout_s=args.timeout,
         run_folder=Path(args.run),
+        server=expectation,
+        gate_budget_s=args.timeout,
         phase_floor_s=args.phase_floor,
         restarts=args.restarts,
-        grace_s=args.grace,
+        limits=verdict.Limits(grace_s=args.grace),
     )
     return trainer.run(settings, command)
 

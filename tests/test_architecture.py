@@ -90,8 +90,18 @@ TABLE = {
     "local_run": Row("children errors facts follow process_tree processes programs progress run_state"),
     "local_stop": Row("errors process_tree programs run_state"),
     "supervise": Row(),
+    "supervise.backoff": Row(pure=True),
+    "supervise.child": Row("errors"),
     "supervise.deadlines": Row(pure=True),
     "supervise.events": Row(),
+    "supervise.evidence": Row("activity_api", pure=True),
+    "supervise.server": Row("activity_api errors http_call supervise"),
+    "supervise.stopping": Row(),
+    "supervise.verdict": Row("errors heartbeat supervise"),  # of heartbeat only the record Beat
+    "supervise.peer": Row("activity_api http_call supervise"),
+    "supervise.gate": Row("errors readiness supervise"),
+    "supervise.attempt": Row("heartbeat readiness supervise"),
+    "supervise.trainer": Row("errors readiness supervise"),
     "description": Row("errors presets render spec"),
     "bundle": Row("description plan render"),
     "start": Row(
@@ -102,6 +112,10 @@ TABLE = {
         "processes programs spec words"
     ),
     "overview": Row("plan render words", pure=True),
+    # inside the API server of vLLM
+    "activity_api": Row(pure=True),
+    "asgi": Row(),
+    "activity": Row("activity_api asgi"),
     # the command line
     "arguments": Row("errors"),
     "cli": Row(
@@ -271,8 +285,10 @@ def test_what_is_slow_to_import_is_imported_where_it_is_needed(name: str) -> Non
             at_top |= {first(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             at_top.add(first(node.module or ""))
-    # These two are themselves imported by one command, and by the training program, alone.
+    # These are themselves imported by one command, by the training program, or by vLLM, alone.
     exempt = {
+        "activity": {"asyncio"},
+        "asgi": {"asyncio"},
         "progress": {"rich"},
         "callback": {"transformers"},
         "transfer.engine": {"torch", "vllm"},

@@ -1,6 +1,6 @@
 """What a supervisor noticed and did: a line of JSON for programs, and a line on stderr for people.
 
-Recovery times are read from this file, so it is written at the moment of the event, and never by two processes at once.
+Recovery times are read from this file, so an event is written at its moment, not when it suits.
 """
 
 from __future__ import annotations

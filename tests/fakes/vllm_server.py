@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+Own = TypeVar("Own", bound="FakeVllm")
 DEV_ROUTES = ("/server_info?config_format=json", "/get_world_size")
 
 
@@ -39,17 +40,29 @@ class FakeVllm:
         self._http = _Http(self)
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
 
-    def __enter__(self) -> FakeVllm:
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    def __enter__(self: Own) -> Own:
+        self._serve()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.generates.set()
+        self.leave()
+        assert not self.strange, self.strange
+
+    def leave(self) -> None:
+        """Nobody listens any more."""
         self._http.shutdown()
         self._http.server_close()
-        assert not self.strange, self.strange
+
+    def come_back(self) -> None:
+        """Listen again, on the same port."""
+        self._http = _Http(self, self._http.server_address[1])
+        self._serve()
+
+    def _serve(self) -> None:
+        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def answer(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
         self.requests.append(f"{method} {target}")
@@ -89,8 +102,8 @@ class _Http(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, vllm: FakeVllm) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, vllm: FakeVllm, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.vllm = vllm
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -1,0 +1,243 @@
+"""What was seen of a training run, and what follows from it: data in, a verdict out.
+
+Two kinds of evidence say that the server is lost: it answers as another instance, or nobody listens where it was. Silence
+is none: a cut network heals, and a busy server answers late. Then the deadlines of the phases decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from grpo_stack.errors import INTERRUPTED, NotReadyError
+from grpo_stack.heartbeat import Beat
+from grpo_stack.supervise.deadlines import BOOT, WAITING, Deadlines
+
+SIGNALS = {2: "SIGINT", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+"""Names of the signals that end training programs, by number (signal(7))."""
+
+UP, GONE, SILENT = "up", "gone", "silent"
+
+STALLED_S = 5.0
+"""A gap between two looks from which on the supervisor itself did not run, its container paused for example: then neither
+did training, and the gap counts towards no deadline."""
+
+UNSAVED = frozenset({*BOOT, WAITING})
+"""Phases in which there is nothing to save."""
+
+ENDING = {"done": 0, "stopped": INTERRUPTED, "failed": None}
+"""Phases after which the process only has to end, with the exit code that they stand for."""
+
+NEEDS_SERVER = frozenset({"generate", "push"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said when it was asked for its activity."""
+
+    state: str
+    """UP: something answers over HTTP. GONE: refused, or no such name. SILENT: none of the two can be said."""
+
+    text: str
+    """The same for people."""
+
+    at: float
+    """When it was said, on the clock of the heartbeats."""
+
+    instance: str | None = None
+    """Id of the server's present process; None where the server does not tell."""
+
+    update_open: bool = False
+    """Whether a weight update has been started and neither finished nor given up."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look."""
+
+    now: float
+    exit_code: int | None = None
+    """Of the training command; negative for a signal, None while it runs."""
+
+    beat: Beat | None = None
+    answer: Answer | None = None
+    """The newest one since training was let go."""
+
+    gate: str = ""
+    """Why the readiness gate will never open; empty while it may."""
+
+    stops: int = 0
+    """How often the supervisor was asked to stop."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is not a matter of phases, in seconds."""
+
+    grace_s: float = 100.0
+    """What training has to end its step and save a checkpoint in, when it is asked to stop."""
+
+    gone_s: float = 2.0
+    """A server that is gone stays gone for at least this long, and is asked at least twice; a name server's hiccup passes."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The attempt is over."""
+
+    what: str
+    """One word for programs."""
+
+    evidence: str
+    """What was seen, for people."""
+
+    exit_code: int | None = None
+    """What the supervisor ends with; None: start again."""
+
+    at_once: bool = False
+    """Leave no time for an orderly end."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """All that is known of the attempt that runs, folded from its observations."""
+
+    deadlines: Deadlines
+    looked_at: float
+    highest: int = 0
+    """The highest number of completed steps that this run has ever shown."""
+
+    instance: str | None = None
+    """The server process that training is bound to."""
+
+    go_at: float | None = None
+    """When training was let go; None while it waits for the server."""
+
+    beat: Beat | None = None
+    since: float = 0.0
+    """When the present phase began, later if time in between does not count."""
+
+    base: int | None = None
+    """Completed steps when this attempt began to train."""
+
+    gone_since: float | None = None
+    stop_at: float | None = None
+
+    def next_attempt(self, now: float) -> Watch:
+        """Only what outlives a process."""
+        return Watch(self.deadlines.next_attempt(), now, self.highest)
+
+    def let_go(self, now: float, instance: str | None) -> Watch:
+        """The server is ready, and training may touch it."""
+        return replace(self, go_at=now, instance=instance)
+
+    def after(self, seen: Observation) -> Watch:
+        """With one more observation."""
+        gap_s = seen.now - self.looked_at
+        known = replace(self, looked_at=seen.now, since=self.since + (gap_s if gap_s > STALLED_S else 0.0))
+        if seen.beat is not None and seen.beat != self.beat:
+            known = known._with(seen.beat)
+        if seen.stops and known.stop_at is None:
+            known = replace(known, stop_at=seen.now)
+        if seen.answer is None or seen.answer.state != GONE:
+            return replace(known, gone_since=None)
+        return replace(known, gone_since=seen.answer.at if known.gone_since is None else known.gone_since)
+
+    def _with(self, beat: Beat) -> Watch:
+        deadlines = self.deadlines
+        if self.beat is not None:
+            deadlines = deadlines.after(self.beat.phase, max(0.0, beat.at - self.since))
+        base, highest = self.base, self.highest
+        if beat.phase not in UNSAVED:
+            base = beat.step if base is None else base
+            highest = max(highest, beat.step)
+        return replace(self, deadlines=deadlines, beat=beat, since=beat.at, base=base, highest=highest)
+
+    @property
+    def phase(self) -> str:
+        return self.beat.phase if self.beat else ""
+
+    @property
+    def step(self) -> int:
+        return self.beat.step if self.beat else 0
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether this attempt has completed a step."""
+        return self.base is not None and self.step > self.base
+
+    @property
+    def is_past_last_step(self) -> bool:
+        return self.beat is not None and 0 < self.beat.max_steps <= self.beat.step
+
+
+def judge(watch: Watch, seen: Observation, limits: Limits) -> Verdict | None:
+    """What follows from `seen`, which is already part of `watch`; None: go on."""
+    if seen.exit_code is not None:
+        return _ended(watch, seen.exit_code)
+    if watch.stop_at is not None:
+        return _stopping(watch, seen, limits, watch.stop_at)
+    if seen.gate and watch.go_at is None:
+        return Verdict("server-not-ready", seen.gate, NotReadyError.exit_code)
+    return _lost(watch, seen, limits.gone_s) or _overdue(watch, seen.now)
+
+
+def _ended(watch: Watch, exit_code: int) -> Verdict:
+    if watch.beat is not None and watch.phase in ENDING and (own := _own_end(watch.beat)):
+        return own
+    if watch.stop_at is not None:
+        return Verdict("stopped", f"training ended with {_code(exit_code)} after it was asked to stop", INTERRUPTED)
+    if exit_code == 0:
+        return Verdict("done", "training ended with exit code 0", 0)
+    return Verdict("child-ended", f"training ended with {_code(exit_code)}")
+
+
+def _own_end(beat: Beat) -> Verdict | None:
+    """The end that training itself has announced."""
+    code = beat.exit_code if beat.phase == "failed" else ENDING[beat.phase]
+    if code is None:
+        return None
+    return Verdict(beat.phase, beat.message or f"training says that it is {beat.phase}", code)
+
+
+def _stopping(watch: Watch, seen: Observation, limits: Limits, stop_at: float) -> Verdict | None:
+    if seen.stops > 1:
+        return Verdict("stopped", "asked to stop twice", INTERRUPTED, at_once=True)
+    if watch.phase in UNSAVED:
+        return Verdict("stopped", "nothing was there to save yet", INTERRUPTED)
+    if watch.phase in NEEDS_SERVER and (lost := _lost(watch, seen, limits.gone_s)):
+        return Verdict("stopped", f"the step cannot end any more: {lost.evidence}", INTERRUPTED)
+    if seen.now >= stop_at + limits.grace_s:
+        return Verdict("stopped", f"training did not end within {limits.grace_s:g} s", INTERRUPTED, at_once=True)
+    return None
+
+
+def _lost(watch: Watch, seen: Observation, gone_s: float) -> Verdict | None:
+    """Whether the server that training is bound to is no more. After the last step nobody needs it."""
+    answer = seen.answer
+    if watch.go_at is None or answer is None or watch.phase in ENDING or watch.is_past_last_step:
+        return None
+    if watch.instance and answer.instance and answer.instance != watch.instance:
+        evidence = f"the server was started anew (instance {answer.instance[:8]}, not {watch.instance[:8]})"
+        return Verdict("server-restarted", evidence)
+    if watch.gone_since is not None and answer.at - watch.gone_since >= gone_s:
+        return Verdict("server-gone", f"the server is gone ({answer.text})")
+    return None
+
+
+def _overdue(watch: Watch, now: float) -> Verdict | None:
+    if watch.beat is None:
+        return None
+    limit_s, since = watch.deadlines.limit_s(watch.phase), watch.since
+    if watch.phase == WAITING and watch.go_at is not None:
+        limit_s, since = watch.deadlines.floor_s, max(since, watch.go_at)
+    if now - since <= limit_s:
+        return None
+    if watch.phase in ENDING and (own := _own_end(watch.beat)):
+        return own
+    return Verdict("phase-overdue", f"no end of {watch.phase} after {now - since:.0f} s, its limit is {limit_s:.0f} s")
+
+
+def _code(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    return SIGNALS.get(-exit_code, f"signal {-exit_code}")
