@@ -1,6 +1,7 @@
 """What the training process and its supervisor tell each other, through files in a folder that the supervisor makes.
 
-    beat.json   where training is: written by rank 0 only, replaced as a whole, so that a reader never sees half of one
+    beat.json   where training is: written by rank 0 ("failed": by any), replaced as a whole, so that a reader never sees
+                half of one
     go          the supervisor: the server is ready, touch it and the GPU now
     stop        the supervisor: end at the end of this step, with a checkpoint
 
@@ -97,7 +98,7 @@ class Heart:
         self._write(Beat(phase, self._step, self._max_steps, self._now()))
 
     def fail(self, exit_code: int, message: str) -> None:
-        """This process is about to end with `exit_code`, and starting it again would not help."""
+        """This process is about to end with `exit_code`, and starting it again would not help. Any rank may say so."""
         self._write(Beat("failed", self._step, self._max_steps, self._now(), exit_code, message))
 
     def wait_for_go(self, poll_s: float = 0.1, limit_s: float = GO_LIMIT_S) -> bool:
@@ -122,9 +123,9 @@ class Heart:
         return self.folder is not None and (self.folder / "stop").exists()
 
     def _write(self, beat: Beat) -> None:
-        if self.folder is None or not self.writes:
+        if self.folder is None or not (self.writes or beat.phase == "failed"):
             return
-        draft = self.folder / "beat.json.tmp"
+        draft = self.folder / f"beat.{os.getpid()}.tmp"
         draft.write_text(json.dumps(asdict(beat)), encoding="utf-8")
         draft.replace(self.folder / "beat.json")
 

@@ -92,13 +92,22 @@ def test_the_time_of_a_beat_compares_with_the_readers_own_clock(tmp_path: Path) 
 def test_the_folder_comes_from_the_environment_and_only_the_first_rank_writes(tmp_path: Path) -> None:
     second = Heart.from_environment({"GRPO_STACK_HEARTBEAT": str(tmp_path), "RANK": "1"})
     second.beat("start")
-    second.fail(2, "twice the same line")
     assert heartbeat.read(tmp_path) is None
 
     Heart.from_environment({"GRPO_STACK_HEARTBEAT": str(tmp_path), "RANK": "0"}).beat("start")
 
     assert heartbeat.read(tmp_path) is not None
     assert second.supervised
+
+
+def test_a_rank_that_alone_meets_a_fault_says_so(tmp_path: Path) -> None:
+    second = Heart.from_environment({"GRPO_STACK_HEARTBEAT": str(tmp_path), "RANK": "1"})
+
+    second.fail(3, "outputs: no space left")
+
+    beat = heartbeat.read(tmp_path)
+    assert beat is not None
+    assert (beat.phase, beat.exit_code) == ("failed", 3)
 
 
 def test_go_ends_the_wait_of_every_rank(tmp_path: Path) -> None:
