@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpo_stack import space
 from grpo_stack.transfer.wire import TensorSpec
 
 FILE = "metrics.jsonl"
@@ -31,6 +32,8 @@ class StepClock:
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     steps: list[dict[str, float]] = field(default_factory=list)
     """One entry for each step since the last line was taken."""
+    on_phase: Callable[[str], None] = lambda phase: None
+    """Told each phase as it begins; what follows one of the others is "optimize" again."""
     push_bytes: Callable[[], int] = lambda: 0
     """Size of one push; asked after the first, since TRL collects it then."""
 
@@ -38,10 +41,12 @@ class StepClock:
     def measure(self, phase: str) -> Iterator[None]:
         """Count the time inside towards `phase` of the current step."""
         start = self.now()
+        self.on_phase(phase)
         try:
             yield
         finally:
             self.spent[phase] += self.now() - start
+            self.on_phase(PHASES[-1])
 
     def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, with its time counted towards `phase`."""
@@ -95,12 +100,13 @@ class MetricsFile:
         kept = [line for line in read(self.path) if line["step"] <= step]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_suffix(".tmp")
-        draft.write_text("".join(_json(line) for line in kept), encoding="utf-8")
-        draft.replace(self.path)
+        with space.guarding(FILE, self.path.parent, undo=lambda: draft.unlink(missing_ok=True)):
+            draft.write_text("".join(_json(line) for line in kept), encoding="utf-8")
+            draft.replace(self.path)
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add one line."""
-        with self.path.open("a", encoding="utf-8") as file:
+        """Add one line; raises NoSpaceError where there is no room for it, as `open_at` does."""
+        with space.guarding(FILE, self.path.parent), self.path.open("a", encoding="utf-8") as file:
             file.write(_json(line))
 
 

@@ -1,7 +1,8 @@
 """Fetches model and dataset into the shared cache before anything holds a GPU: `python -m grpo_stack.prefetch`.
 
 It also finds what only the trainer's environment can: whether the rewards import, whether the dataset has the columns
-that they need, whether cache and outputs can be written. All problems come out at once, a line each. Exit code 2: the
+that they need, whether cache and outputs can be written, and, for the words after `--`, whether the training program
+takes them. All problems come out at once, a line each. Exit code 2: the
 description is wrong; 3: this host cannot run it.
 """
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_stack import bundled, hub, rewards
+from grpo_stack import bundled, hub, rewards, run_arguments
 from grpo_stack import dataset as prompts
 from grpo_stack.errors import DescriptionError, GrpoStackError, HostError
 
@@ -33,6 +34,8 @@ class Wanted:
     revision: str | None
     data: prompts.Source
     rewards: tuple[str, ...]
+    training: tuple[str, ...] = ()
+    """Arguments of the training program; none: they are not looked at."""
 
 
 def prefetch(wanted: Wanted, folders: list[Path], say: Callable[[str], None]) -> None:
@@ -50,6 +53,8 @@ def prefetch(wanted: Wanted, folders: list[Path], say: Callable[[str], None]) ->
             return None
 
     attempt(_require_writable, folders)
+    if wanted.training:
+        attempt(run_arguments.read, [*wanted.training], False)
     functions = attempt(rewards.resolve, wanted.rewards)
     attempt(_fetch_model, wanted.model, wanted.revision, say)
     rows = attempt(_fetch_dataset, wanted.data, say)
@@ -130,7 +135,11 @@ def _require_writable(folders: list[Path]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m grpo_stack.prefetch", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m grpo_stack.prefetch",
+        description=(__doc__ or "").splitlines()[0],
+        epilog="Words after -- are arguments of python -m grpo_stack.train, to be checked.",
+    )
     parser.add_argument("--model", required=True, help="Hub id or folder")
     parser.add_argument("--revision", help="commit, tag or branch of the model")
     parser.add_argument("--dataset", default=prompts.DEFAULT, help="Hub id, file, or two-digit-sums")
@@ -150,10 +159,12 @@ def _trust(ca_bundle: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Fetch what the command line names; returns the exit code."""
-    given = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    end = words.index("--") if "--" in words else len(words)
+    given = _parser().parse_args(words[:end])
     _trust(os.environ.get("CA_BUNDLE_PATH", ""))
     source = prompts.Source(given.dataset, given.dataset_config, given.dataset_split, given.dataset_revision)
-    wanted = Wanted(given.model, given.revision, source, tuple(given.rewards))
+    wanted = Wanted(given.model, given.revision, source, tuple(given.rewards), tuple(words[end + 1 :]))
     from huggingface_hub import constants
 
     try:

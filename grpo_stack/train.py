@@ -1,218 +1,181 @@
 """The training program: `python -m grpo_stack.train`, GRPO with TRL against a vLLM server.
 
 Every field of TRL's `GRPOConfig` and `ModelConfig` works, from the command line or from `--config FILE.yaml`. Beside
-what TRL does, it says what is wrong with the input in one line, goes on from the newest checkpoint in the output
-folder, and leaves `metrics.jsonl`, `model/` and `summary.txt` there.
+what TRL does, it says what is wrong with the input in one line, goes on from the newest complete checkpoint in the output
+folder, tells a supervisor where it is, and leaves `metrics.jsonl`, `model/` and `summary.txt` there.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_stack import dataset as prompts
-from grpo_stack import hub, metrics, rewards
-from grpo_stack.errors import DescriptionError, GrpoStackError, NotReadyError
+from grpo_stack import assembly, checkpoints, metrics, mismatch, resuming, run_arguments, space
+from grpo_stack.errors import DescriptionError, GrpoStackError, NotReadyError, RunError
+from grpo_stack.heartbeat import Heart
+from grpo_stack.saving import Saver
 
 MEMORY_FRACTION = "GRPO_STACK_GPU_MEMORY_FRACTION"
 """Share of the GPU that this process may allocate; set where a server lives on the same one."""
 
 
-@dataclass
-class RunArguments:
-    """What to train on and for."""
-
-    dataset: str = field(
-        default=prompts.DEFAULT,
-        metadata={
-            "aliases": ["--dataset_name"],
-            "help": "Hub id, a .jsonl, .json or .parquet file with a column `prompt`, or two-digit-sums.",
-        },
-    )
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
-    dataset_split: str = field(
-        default="train", metadata={"aliases": ["--dataset_train_split"], "help": "Split to train on."}
-    )
-    dataset_revision: str | None = field(default=None, metadata={"help": "Commit, tag or branch of a Hub dataset."})
-    rewards: list[str] = field(
-        default_factory=lambda: ["accuracy_reward"],
-        metadata={
-            "aliases": ["--reward_funcs"],
-            "help": "Names from trl.rewards or import paths (package.module:function), weighed by --reward_weights.",
-        },
-    )
+class UnreadableError(RunError):
+    """The checkpoint cannot be loaded, and has been set aside: the next start takes the one before."""
 
 
-def defaults(cuda: bool) -> dict[str, Any]:
-    """Where a user of this stack expects something else than TRL's default. What the user gives always wins.
+def train(arguments: list[str] | None = None, heart: Heart | None = None) -> None:
+    """Train, save, and say what came of it.
 
-    Only how a run is carried out is set here, never how it learns.
+    All that can be done or found wrong without the server and the GPU comes before the supervisor's `go`: imports take
+    most of a start, and vLLM, on a shared GPU, measures the memory that is free as it starts. The weights are not read
+    ahead: where they go is decided by the device and by DeepSpeed or FSDP, and the server, which has just loaded the
+    same files, has left them in the page cache.
     """
-    chosen: dict[str, Any] = {
-        "use_vllm": True,  # the stack exists for its server
-        "vllm_mode": "server",
-        "logging_steps": 1,  # a line in metrics.jsonl for every step
-        "report_to": "none",  # the trainer's network has no way out
-        "save_steps": 100,  # what a crash can cost at most; TRL's 500 can be hours
-        "save_total_limit": 2,  # a checkpoint of a 7B model with its optimizer is some 90 GB
-        "disable_tqdm": not sys.stderr.isatty(),  # a bar is noise in a log file; each step prints a line anyway
-    }
-    if not cuda:
-        chosen |= {
-            "use_cpu": True,
-            "bf16": False,  # on by default in TRL; here it would only make trainer and sampler differ
-            "gradient_checkpointing": False,  # memory is not what is scarce
-            "dataloader_pin_memory": False,
-        }
-    return chosen
-
-
-def parse(arguments: list[str] | None, cuda: bool) -> tuple[RunArguments, Any, Any]:
-    """Command line and `--config` file → what to train on, `GRPOConfig`, `ModelConfig`; raises DescriptionError."""
-    import yaml
-    from trl import GRPOConfig, ModelConfig, TrlParser
-
-    class OneLineParser(TrlParser):
-        def error(self, message: str) -> Any:
-            """argparse would print some 400 lines of usage first."""
-            raise DescriptionError(f"arguments: {message}; all of them: python -m grpo_stack.train --help")
-
-    parser = OneLineParser((RunArguments, GRPOConfig, ModelConfig), prog="python -m grpo_stack.train")
-    parser.set_defaults_with_config(**defaults(cuda))
-    known = ["--config", *(option for action in parser._actions for option in action.option_strings)]
-    given = sys.argv[1:] if arguments is None else arguments
-    if problems := _unknown_options(given, known):
-        raise DescriptionError(problems)
-    try:
-        run, training, model = parser.parse_args_and_config(args=arguments)
-    except (ValueError, OSError, yaml.YAMLError) as error:
-        raise DescriptionError(f"arguments: {' '.join(str(error).split())}") from error
-    if not model.model_name_or_path:
-        raise DescriptionError("arguments: --model_name_or_path is missing; give a Hub id or a folder")
-    return run, training, model
-
-
-def _unknown_options(given: list[str], known: list[str]) -> list[str]:
-    """A line for each option that does not exist, with the nearest that does."""
-    problems = []
-    for option in (word.partition("=")[0] for word in given):
-        if option.startswith("--") and option not in known:
-            near = difflib.get_close_matches(option, known, n=1)
-            problems.append(f"arguments: {option}: unknown option" + (f"; did you mean {near[0]}?" if near else ""))
-    return problems
-
-
-def newest_checkpoint(output_dir: str) -> str | None:
-    """The checkpoint to go on from: the one of the highest step in the output folder, if there is one."""
-    from transformers.trainer_utils import get_last_checkpoint
-
-    found: str | None = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
-    return found
-
-
-def build_trainer(run: RunArguments, training: Any, model: Any, clock: metrics.StepClock) -> Any:
-    """TRL's trainer, its weight pushes, generation and rewards timed by `clock`."""
-    import requests
-    import transformers
-    from trl import GRPOTrainer, get_peft_config, get_quantization_config
-
-    from grpo_stack.callback import MetricsCallback
-
-    functions = rewards.resolve(run.rewards)
-    if training.reward_weights and len(training.reward_weights) != len(functions):
-        raise DescriptionError(
-            f"arguments: {len(training.reward_weights)} --reward_weights for {len(functions)} rewards; "
-            "give one for each"
-        )
-    _require_model(training, model)
-    rows = prompts.load(prompts.Source(run.dataset, run.dataset_config, run.dataset_split, run.dataset_revision))
-    if problems := rewards.missing_columns(functions, rows.column_names):
-        raise DescriptionError(problems)
-    training.model_init_kwargs = {
-        "revision": model.model_revision,
-        "attn_implementation": model.attn_implementation,
-        "dtype": model.dtype,
-        **(training.model_init_kwargs or {}),
-    }
-    try:
-        trainer = GRPOTrainer(
-            model=model.model_name_or_path,
-            reward_funcs=functions,
-            args=training,
-            train_dataset=rows,
-            quantization_config=get_quantization_config(model),
-            peft_config=get_peft_config(model),
-        )
-    except requests.ConnectionError as error:
-        raise NotReadyError(f"vLLM: {' '.join(str(error).split())}") from error
-    trainer.remove_callback(transformers.PrinterCallback)
-    trainer.add_callback(MetricsCallback(clock, metrics.MetricsFile(Path(training.output_dir))))
-    trainer._calculate_rewards = clock.timed("reward", trainer._calculate_rewards)
-    if training.use_vllm:
-        generation = trainer.vllm_generation
-        push = generation.sync_weights
-        if training.vllm_mode == "server" and not training.use_cpu:
-            from grpo_stack.transfer import nccl
-
-            push = nccl.releasing(push)
-        generation.sync_weights = clock.timed("push", push)
-        generation.generate = clock.timed("generate", generation.generate)
-        clock.push_bytes = lambda: metrics.bytes_of(generation._weight_metadata)
-    return trainer
-
-
-def _require_model(training: Any, model: Any) -> None:
-    """Raise the one line that says what is wrong with the model, before anything large is loaded."""
-    from transformers import AutoConfig
-
-    name = model.model_name_or_path
-    if name.startswith(("/", "./", "../", "~")) and not Path(name).is_dir():
-        raise DescriptionError(f"model: {name}: no such folder; give an existing one or the id of a Hub model")
-    remote = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
-    hub.asking("model", name, model.model_revision, lambda: AutoConfig.from_pretrained(name, **remote))
-
-
-def train(arguments: list[str] | None = None) -> None:
-    """Train, save, and say what came of it."""
+    heart = heart or Heart(None)
+    heart.beat("start")
     import torch
+    import trl.trainer.grpo_trainer  # noqa: F401 - brings vLLM's client with it
 
-    cuda = torch.cuda.is_available()
+    cuda = torch.cuda.is_available()  # asks the driver, and sets up nothing on a GPU
+    inputs = assembly.prepare(*run_arguments.read(arguments, cuda))
+    heart.beat("waiting")
+    if not heart.wait_for_go():
+        heart.beat("stopped")
+        return
+    heart.beat("load")
     if cuda and (share := os.environ.get(MEMORY_FRACTION)):
         torch.cuda.set_per_process_memory_fraction(float(share))
-    what, training, model = parse(arguments, cuda)
+    what, training, model = run_arguments.parse(arguments, cuda)
     if not cuda:
         # Without CUDA there is no NCCL to push with; TRL's client needs its other half of the server's gloo backend.
         from grpo_stack.transfer import client
 
         client.install()
     started = time.monotonic()
-    trainer = build_trainer(what, training, model, metrics.StepClock())
-    checkpoint = training.resume_from_checkpoint or newest_checkpoint(training.output_dir)
-    if checkpoint:
-        print(f"resuming from {checkpoint}", flush=True)
-    trainer.train(resume_from_checkpoint=checkpoint)
-    output = Path(training.output_dir)
-    trainer.save_model(str(output / "model"))
-    if trainer.accelerator.is_main_process:
-        places = {"metrics": output / metrics.FILE, "model": output / "model"}
-        page = metrics.summary(metrics.read(output / metrics.FILE), time.monotonic() - started, places)
-        (output / "summary.txt").write_text(page, encoding="utf-8")
-        print(f"\n{page}", end="", flush=True)
+    trainer = assembly.build(inputs, training, model)
+    trainer._save_checkpoint = saver = Saver(trainer, heart)
+    reason = _run(trainer, what, model, heart)
+    if reason is None:
+        _finish(trainer, saver, time.monotonic() - started)
+        heart.beat("done")
+    elif trainer.accelerator.is_main_process:
+        print(f"stopped after step {trainer.state.global_step}, with a checkpoint", flush=True)
     trainer.accelerator.end_training()
+    if reason is not None and reason.startswith("mismatch:"):
+        raise RunError(f"{reason}; stopped after step {trainer.state.global_step}, with a checkpoint")
+    if reason is not None:
+        heart.beat("stopped")
+
+
+def _run(trainer: Any, what: run_arguments.RunArguments, model: Any, heart: Heart) -> str | None:
+    """The steps, from the checkpoint to go on from if there is one; returns why they ended early, if they did."""
+    from grpo_stack.callback import MetricsCallback, NothingLeftError, StopCallback
+
+    output = Path(trainer.args.output_dir)
+    main = trainer.accelerator.is_main_process
+    clock = metrics.StepClock(on_phase=heart.beat)
+    assembly.time_phases(trainer, clock)
+    stops = what.mismatch == "stop"
+    stopping = StopCallback(
+        heart, _guard(what, trainer.args, model), stops, _agreeing(trainer, heart.supervised or stops)
+    )
+    trainer.add_callback(MetricsCallback(clock, metrics.MetricsFile(output)))
+    trainer.add_callback(stopping)
+    resuming.prepare(trainer, _say if main else _say_nothing)
+    found = None
+    if main:
+        checkpoints.tidy(output)
+        found = checkpoints.chosen(output, trainer.args.resume_from_checkpoint, _say)
+        if found:
+            _say(f"resuming from {found}")
+    # The first rank's choice is everyone's: it may just have put one in its place.
+    checkpoint = _agreeing(trainer, True)(str(found) if found else None)
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except NothingLeftError:
+        pass
+    except Exception as error:
+        if checkpoint is not None and not stopping.began:
+            _explain(error, Path(checkpoint))
+        raise
+    return stopping.reason
+
+
+def _explain(error: Exception, checkpoint: Path) -> None:
+    """Raise what is to be said of a checkpoint that does not load, if anything is."""
+    if resuming.is_unreadable(error):
+        place = checkpoints.set_aside(checkpoint)
+        raise UnreadableError(
+            f"{checkpoint}: cannot be loaded ({_line(error)}); it is now {place.name}, and the next start takes the one before"
+        ) from error
+    if resuming.does_not_fit(error):
+        raise DescriptionError(
+            f"{checkpoint}: is not of this model ({_line(error)}); give another output folder, or the model it was made with"
+        ) from error
+
+
+def _guard(what: run_arguments.RunArguments, training: Any, model: Any) -> mismatch.Guard | None:
+    if what.mismatch == "off":
+        return None
+    return mismatch.Guard(what.mismatch_limit or mismatch.limit_for(model.dtype, training.bf16 or training.fp16))
+
+
+def _agreeing(trainer: Any, needed: bool) -> Callable[[str | None], str | None]:
+    """What gives every rank the first one's value: one broadcast a call, none where it is not needed."""
+    if not needed or trainer.accelerator.num_processes == 1:
+        return lambda mine: mine
+
+    def agree(mine: str | None) -> str | None:
+        from accelerate.utils import broadcast_object_list
+
+        shared = [mine]
+        broadcast_object_list(shared, from_process=0)
+        return shared[0]
+
+    return agree
+
+
+def _finish(trainer: Any, saver: Saver, seconds: float) -> None:
+    """The model, and the page on the run."""
+    folder = saver.model()
+    if not trainer.accelerator.is_main_process:
+        return
+    output = folder.parent
+    places = {"metrics": output / metrics.FILE, "model": folder}
+    page = metrics.summary(metrics.read(output / metrics.FILE), seconds, places)
+    with space.guarding("summary.txt", output):
+        (output / "summary.txt").write_text(page, encoding="utf-8")
+    print(f"\n{page}", end="", flush=True)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _say_nothing(line: str) -> None:
+    """On the ranks beside the first."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run and return the exit code; a fault that the user can mend is said in a line each, without a traceback."""
+    heart = Heart.from_environment()
     try:
-        train(arguments)
+        train(arguments, heart)
     except GrpoStackError as error:
-        if int(os.environ.get("RANK", "0")) == 0:  # every rank finds the same fault
+        # Every rank finds the same fault, except for a disk that is full, which only the one that writes does.
+        if int(os.environ.get("RANK", "0")) == 0 or isinstance(error, space.NoSpaceError):
             print("\n".join(error.problems), file=sys.stderr, flush=True)
+        # A server that was lost and a checkpoint that was set aside are what starting again mends.
+        if not isinstance(error, (NotReadyError, UnreadableError)):
+            heart.fail(error.exit_code, "\n".join(error.problems))
         return error.exit_code
     return 0
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
 from grpo_stack import metrics
+from grpo_stack.errors import HostError
 
 
 class Time:
@@ -75,6 +77,16 @@ def test_time_between_steps_belongs_to_none() -> None:
     assert clock.take()["seconds/step"] == 4.0
 
 
+def test_each_phase_is_told_as_it_begins_and_the_optimizer_has_the_rest() -> None:
+    told: list[str] = []
+    clock = metrics.StepClock(on_phase=told.append)
+
+    clock.timed("push", lambda: None)()
+    clock.timed("generate", lambda: None)()
+
+    assert told == ["push", "optimize", "generate", "optimize"]
+
+
 def test_a_push_weighs_what_its_tensors_weigh() -> None:
     assert metrics.bytes_of([("a", "float32", [3, 4]), ("b", "bfloat16", [5])]) == 58
     assert metrics.bytes_of(None) == 0
@@ -87,6 +99,26 @@ def test_each_line_is_in_the_file_as_soon_as_it_is_appended(tmp_path: Path) -> N
     file.append({"step": 1, "max_steps": 2, "reward": float("nan")})
 
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1, "max_steps": 2, "reward": null}\n'
+
+
+def test_a_full_disk_is_said_and_the_lines_before_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = metrics.MetricsFile(tmp_path)
+    file.open_at(0)
+    file.append({"step": 1})
+    kept = file.path.read_text()
+
+    def full(*arguments: object, **named: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(HostError, match=r"outputs: no space left for metrics\.jsonl \("):
+        file.open_at(1)
+    file.path.unlink()
+    file.path.symlink_to("/dev/full")
+    with pytest.raises(HostError, match=r"outputs: no space left for metrics\.jsonl \("):
+        file.append({"step": 2})
+
+    assert kept == '{"step": 1}\n'
 
 
 def test_a_resumed_run_writes_its_steps_again_and_keeps_the_earlier_ones(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Run:
             **env,
         }
         settings.pop("HF_TOKEN", None)
-        argv = [sys.executable, "-m", "grpo_stack.prefetch", *arguments, "--outputs", str(self.outputs)]
+        argv = [sys.executable, "-m", "grpo_stack.prefetch", "--outputs", str(self.outputs), *arguments]
         done = subprocess.run(argv, env=settings, capture_output=True, text=True, timeout=300, check=False)
         assert TOKEN not in done.stdout + done.stderr
         assert "Traceback" not in done.stderr
@@ -57,13 +57,19 @@ def run(tmp_path: Path) -> Run:
 
 
 def problems(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line for line in done.stderr.splitlines() if line.startswith(("model:", "dataset:", "rewards:", "/"))]
+    return [
+        line
+        for line in done.stderr.splitlines()
+        if line.startswith(("model:", "dataset:", "rewards:", "arguments:", "/"))
+    ]
 
 
 def test_a_model_lands_in_the_cache_without_second_copies_of_its_weights_and_is_found_offline(
     hub: FakeHub, run: Run
 ) -> None:
-    done = run("--model", "org/open", *SUMS, endpoint=hub.url)
+    training = ("--", "--model_name_or_path", "org/open", "--bf16", "true", "--learning_rate", "1e-5")
+
+    done = run("--model", "org/open", *SUMS, *training, endpoint=hub.url)
 
     assert done.returncode == 0, done.stderr
     assert "model org/open: 2 files" in done.stdout
@@ -78,10 +84,14 @@ def test_a_model_lands_in_the_cache_without_second_copies_of_its_weights_and_is_
 def test_all_that_is_wrong_comes_out_at_once(hub: FakeHub, run: Run, tmp_path: Path) -> None:
     data = tmp_path / "gone.jsonl"
 
-    done = run("--model", "org/opne", "--dataset", str(data), "--rewards", "acuracy", "no.such:f", endpoint=hub.url)
+    wrong = ("--model", "org/opne", "--dataset", str(data), "--rewards", "acuracy", "no.such:f")
+    training = ("--", "--model_name_or_path", "org/opne", "--learnin_rate", "1e-5", "--bf16", "true")
+
+    done = run(*wrong, *training, endpoint=hub.url)
 
     assert done.returncode == 2
     assert [line.partition(";")[0] for line in problems(done)] == [
+        "arguments: --learnin_rate: unknown option",
         "rewards: acuracy: unknown",
         "rewards: no.such:f: cannot import no.such: ModuleNotFoundError: No module named 'no'",
         "model: org/opne: the Hub does not know it",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_stack import train
+from grpo_stack import run_arguments, train
 from grpo_stack.errors import DescriptionError
 
 MODEL = ("--model_name_or_path", "/models/m")
@@ -15,12 +15,12 @@ ON_CPU = ("--use_cpu", "true", "--bf16", "false")
 
 def problems(*arguments: str) -> tuple[str, ...]:
     with pytest.raises(DescriptionError) as caught:
-        train.parse([*arguments], cuda=False)
+        run_arguments.parse([*arguments], cuda=False)
     return caught.value.problems
 
 
 def test_without_arguments_it_is_the_published_recipe_against_a_server() -> None:
-    run, training, _ = train.parse([*MODEL], cuda=False)
+    run, training, _ = run_arguments.parse([*MODEL], cuda=False)
 
     assert (run.dataset, run.rewards) == ("trl-lib/DeepMath-103K", ["accuracy_reward"])
     assert (training.use_vllm, training.vllm_mode) == (True, "server")
@@ -31,13 +31,13 @@ def test_what_the_command_line_gives_wins_over_our_defaults_and_over_the_file(tm
     file = tmp_path / "run.yaml"
     file.write_text("logging_steps: 5\nsave_steps: 7\nrewards: [digit_share_reward]\n")
 
-    run, training, _ = train.parse(["--config", str(file), *MODEL, "--save_steps", "9"], cuda=False)
+    run, training, _ = run_arguments.parse(["--config", str(file), *MODEL, "--save_steps", "9"], cuda=False)
 
     assert (training.logging_steps, training.save_steps, run.rewards) == (5, 9, ["digit_share_reward"])
 
 
 def test_trls_own_names_for_dataset_and_rewards_work_too() -> None:
-    run, _, _ = train.parse([*MODEL, "--dataset_name", "org/rows", "--reward_funcs", "a:b", "c:d"], cuda=False)
+    run, _, _ = run_arguments.parse([*MODEL, "--dataset_name", "org/rows", "--reward_funcs", "a:b", "c:d"], cuda=False)
 
     assert (run.dataset, run.rewards) == ("org/rows", ["a:b", "c:d"])
 
@@ -69,6 +69,30 @@ def test_an_unknown_key_or_a_broken_file_is_one_line(tmp_path: Path) -> None:
     assert "--learnin_rate" in problems(*MODEL, "--config", str(typo))[0]
     assert "broken.yaml" in problems(*MODEL, "--config", str(broken))[0]
     assert "gone.yaml" in problems(*MODEL, "--config", str(gone))[0]
+
+
+def test_names_types_and_choices_are_checked_without_a_gpu_even_for_a_run_that_needs_one() -> None:
+    _, values, _ = run_arguments.read([*MODEL, "--bf16", "true", "--use_cpu", "false"], cuda=True)
+    assert (values.bf16, values.save_steps, values.vllm_mode) == (True, 100, "server")
+
+    for wrong in (["--learnin_rate", "1"], ["--learning_rate", "fast"], ["--save_strategy", "sometimes"]):
+        with pytest.raises(DescriptionError, match=wrong[0]):
+            run_arguments.read([*MODEL, *wrong], cuda=True)
+
+
+@pytest.mark.parametrize(("given", "taken"), [("warn", "warn"), ("stop", "stop"), ("off", "off"), ("false", "off")])
+def test_the_mismatch_guards_mode(given: str, taken: str) -> None:
+    run, _, _ = run_arguments.read([*MODEL, "--mismatch", given], cuda=False)
+
+    assert run.mismatch == taken
+
+
+def test_a_mode_or_limit_that_the_guard_does_not_have_is_one_line(tmp_path: Path) -> None:
+    assert problems(*MODEL, "--mismatch", "maybe") == ("arguments: --mismatch maybe: give warn, stop, off",)
+    assert problems(*MODEL, "--mismatch_limit", "0") == ("arguments: --mismatch_limit 0.0: give a number above 0",)
+    off = tmp_path / "off.yaml"
+    off.write_text("mismatch: off\n")
+    assert run_arguments.read(["--config", str(off), *MODEL], cuda=False)[0].mismatch == "off"
 
 
 def test_no_model_is_one_line() -> None:
