@@ -91,7 +91,7 @@ TABLE = {
     "local_stop": Row("errors process_tree programs run_state"),
     "supervise": Row(),
     "supervise.backoff": Row(pure=True),
-    "supervise.child": Row("errors"),
+    "supervise.child": Row("errors process_tree"),
     "supervise.deadlines": Row(pure=True),
     "supervise.events": Row(),
     "supervise.evidence": Row("activity_api", pure=True),

@@ -7,19 +7,19 @@ enough to find them: a worker may have a session of its own. So this process mak
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import IO
 
+from grpo_stack import process_tree
 from grpo_stack.errors import DescriptionError
+from grpo_stack.process_tree import Process
 
 KEPT_LINES, KEPT_BYTES = 30, 32768
 """The end of the child's output that is kept for the message when it is given up."""
@@ -29,16 +29,6 @@ ORPHAN_GRACE_S = 5.0
 
 KILL_LIMIT_S = 10.0
 """How long killed processes may take to go; one that waits for a device inside the kernel goes later, or never."""
-
-_POLL_S = 0.05
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-
-
-def adopt_orphans() -> bool:
-    """Make this process the parent of every orphan below it; False where the system has no such thing."""
-    if not sys.platform.startswith("linux"):
-        return False
-    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 class Child:
@@ -71,7 +61,10 @@ class Child:
     def poll(self) -> int | None:
         """The exit code once the child has ended, negative for a signal; also clears away orphans that have ended."""
         code = self._process.poll()
-        _reap(self.pid)
+        for orphan in process_tree.ended_children(os.getpid()):
+            if orphan.pid != self.pid:
+                with suppress(ChildProcessError):
+                    os.waitpid(orphan.pid, os.WNOHANG)
         return code
 
     def last_lines(self) -> list[str]:
@@ -93,11 +86,11 @@ class Child:
             self._signal_group(signal.SIGKILL)
             _until(lambda: self.poll() is not None, KILL_LIMIT_S)
         if not self._alone():
-            _signal(_below(os.getpid()), signal.SIGTERM, signal.SIGCONT)
+            process_tree.send(_below(), signal.SIGTERM, signal.SIGCONT)
             if not _until(self._alone, ORPHAN_GRACE_S):
                 _until(self._killed, KILL_LIMIT_S)
         self._tee.join(timeout=1)  # nobody holds the pipe any more, unless something could not be ended
-        return _below(os.getpid())
+        return sorted(process.pid for process in _below())
 
     def _signal_group(self, *signs: signal.Signals) -> None:
         # Only while the child is not reaped is its group's id sure to be its own.
@@ -108,11 +101,11 @@ class Child:
 
     def _alone(self) -> bool:
         self.poll()
-        return not _below(os.getpid())
+        return not _below()
 
     def _killed(self) -> bool:
         # Each time anew: what is being killed may have started another.
-        _signal(_below(os.getpid()), signal.SIGKILL)
+        process_tree.send(_below(), signal.SIGKILL)
         return self._alone()
 
     def _pass_on(self, output: IO[bytes]) -> None:
@@ -122,49 +115,19 @@ class Child:
                 self._kept = (self._kept + piece)[-KEPT_BYTES:]
                 # A reader of ours that went away must not stop the child at its next line.
                 with suppress(OSError, ValueError):
-                    output.write(piece)
-                    output.flush()
+                    while piece:
+                        piece = piece[os.write(output.fileno(), piece) :]
+
+
+def adopt_orphans() -> None:
+    """Let every orphan below this process become its child; only Linux knows of such a thing."""
+    if sys.platform.startswith("linux"):
+        process_tree.adopt_orphans()
+
+
+def _below() -> set[Process]:
+    return process_tree.below(os.getpid())
 
 
 def _until(done: Callable[[], bool], limit_s: float) -> bool:
-    end = time.monotonic() + limit_s
-    while not done():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(_POLL_S)
-    return True
-
-
-def _signal(pids: Iterable[int], *signs: signal.Signals) -> None:
-    for pid in pids:
-        for sign in signs:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, sign)
-
-
-def _reap(but: int) -> None:
-    """Clear away ended children of this process, except the one that its Popen waits for."""
-    for pid, (parent, state) in _processes().items():
-        if parent == os.getpid() and state == "Z" and pid != but:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-
-
-def _below(ancestor: int) -> list[int]:
-    """Every process that descends from `ancestor` and has not ended."""
-    parents = _processes()
-    found = {ancestor}
-    while more := {pid for pid, (parent, _) in parents.items() if parent in found} - found:
-        found |= more
-    return sorted(pid for pid in found - {ancestor} if parents[pid][1] not in "ZX")
-
-
-def _processes() -> dict[int, tuple[int, str]]:
-    """Parent and state of every process, as /proc shows them (proc_pid_stat(5)); none where there is no /proc."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
-            # The name in brackets may hold anything, brackets and spaces included.
-            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
-            found[int(entry.parent.name)] = (int(fields[1]), fields[0])
-    return found
+    return process_tree.until(done, limit_s, time.monotonic, time.sleep)

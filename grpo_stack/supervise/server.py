@@ -96,6 +96,7 @@ def run(settings: Settings, argv: Sequence[str]) -> int:
             count = f"restart {restarts.used} of {restarts.limit}"
             say(f"vLLM {life.end}; starting it again in {restarts.delay_s:g} s ({count})")
             if stop.wait(restarts.delay_s):
+                say("asked to stop, while vLLM was not running")
                 return 0
 
 
@@ -119,7 +120,8 @@ def _hopeless(restarts: Restarts, known_good: bool, life: Life) -> str:
     if not known_good and restarts.used > FIRST_STARTS:
         return f"gave up after {restarts.used} starts without an answer"
     if restarts.exhausted:
-        return f"gave up after {restarts.limit} restarts without anything generated"
+        plural = "s" if restarts.limit != 1 else ""
+        return f"gave up after {restarts.limit} restart{plural} without anything generated"
     return ""
 
 
@@ -130,7 +132,7 @@ def _live(settings: Settings, argv: Sequence[str], stop: threading.Event) -> Lif
     instance = uuid.uuid4().hex
     evidence = Evidence.of_start(time.monotonic())
     process = child.Child(argv, {**os.environ, activity_api.INSTANCE: instance})
-    say(f"started vLLM (instance {instance[:8]})")
+    say(f"started vLLM as instance {instance[:8]}")
     grace_s, code = QUICK_GRACE_S, None
     try:
         end = ""
@@ -141,7 +143,7 @@ def _live(settings: Settings, argv: Sequence[str], stop: threading.Event) -> Lif
             elif (code := process.poll()) is not None:
                 end = f"ended by itself ({_how(code)})"
             else:
-                evidence = _watched(settings.url, instance, evidence)
+                evidence = watched(settings.url, instance, evidence)
                 end = evidence.verdict(settings.limits)
     finally:
         if left := process.end(grace_s):
@@ -156,18 +158,18 @@ def _how(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}{hint}"
 
 
-def _watched(url: str, instance: str, evidence: Evidence) -> Evidence:
+def watched(url: str, instance: str, evidence: Evidence) -> Evidence:
     """The evidence with one look more; says what is new in it."""
-    look = _look(url, instance)
-    seen = evidence.after(look)
-    if look.report and not evidence.report:
-        say(f"vLLM answers {look.at - evidence.started:.0f} s after its start")
-    if look.report and look.report.generating and look.blind and not evidence.blind:
+    now = look(url, instance)
+    seen = evidence.after(now)
+    if now.report and not evidence.report:
+        say(f"vLLM answers {now.at - evidence.started:.0f} s after its start")
+    if now.report and now.report.generating and now.blind and not evidence.blind:
         say("/metrics shows no counters (is it --disable-log-stats?), so generation that is stuck cannot be noticed")
     return seen
 
 
-def _look(url: str, instance: str) -> Look:
+def look(url: str, instance: str) -> Look:
     """Ask the middleware, and while something is being generated the counters too."""
     base = url.rstrip("/")
     try:
