@@ -38,14 +38,15 @@ SHARED_SERVER_MEMORY, SHARED_TRAINER_MEMORY = 0.3, 0.6
 
 
 def prefetch(spec: StackSpec) -> tuple[Word, ...]:
-    """Fetches model and dataset, and checks what only the trainer's environment can."""
+    """Fetches model and dataset, and checks what only the trainer's environment can: the words for training among it."""
     argv: list[Word] = ["python", "-m", "grpo_stack.prefetch", "--model", model(spec)]
     argv += _option("--revision", spec.revision)
     argv += ["--dataset", dataset(spec)]
     argv += _option("--dataset-config", spec.data.config)
     argv += ["--dataset-split", spec.data.split]
     argv += _option("--dataset-revision", spec.data.revision)
-    return (*argv, "--rewards", *_rewards(spec), "--outputs", run_folder(spec))
+    argv += ["--rewards", *_rewards(spec), "--outputs", run_folder(spec)]
+    return (*argv, "--", *_training(spec))
 
 
 def server(spec: StackSpec) -> tuple[Word, ...]:
