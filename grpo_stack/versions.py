@@ -9,14 +9,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-PACKAGES = ("vllm", "torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "transformers")
-"""Distributions that both sides must have in the same release. torch brings one exact NCCL."""
+PACKAGES = {
+    "vllm": "vLLM",
+    "torch": "torch",
+    "nvidia-nccl-cu12": "NCCL",
+    "nvidia-nccl-cu13": "NCCL",
+    "transformers": "transformers",
+}
+"""Distributions that both sides must have in the same release, and what people call them. torch brings one exact NCCL,
+under the name of its CUDA."""
 
 
 def of_server(system_env: Mapping[str, Any]) -> dict[str, str]:
     """Releases by distribution, from `system_env` of /server_info (vLLM: vllm/collect_env.py, SystemEnv).
 
-    vLLM and torch are always in there; the others only where the server's environment has pip or uv to list them.
+    vLLM and torch are always in there; the others as `pip list` names them, which the images have.
     """
     listed = system_env.get("pip_packages")
     lines = listed.splitlines() if isinstance(listed, str) else []
@@ -30,12 +37,20 @@ def of_server(system_env: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differences(server: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """A line for each package that both sides have and that is not the same release; builds (`+cpu`) do not count."""
+    """A line for each package that both sides have and that is not the same release; builds (`+cpu`) do not count.
+
+    Both map distributions to releases.
+    """
+    there, own = _named(server), _named(here)
     return [
-        f"{name} {server[name]} there, {here[name]} here"
-        for name in PACKAGES
-        if name in server and name in here and _release(server[name]) != _release(here[name])
+        f"{name} {there[name]} there, {own[name]} here"
+        for name in dict.fromkeys(PACKAGES.values())
+        if name in there and name in own and _release(there[name]) != _release(own[name])
     ]
+
+
+def _named(found: Mapping[str, str]) -> dict[str, str]:
+    return {called: found[package] for package, called in PACKAGES.items() if package in found}
 
 
 def _release(version: str) -> str:

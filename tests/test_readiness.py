@@ -78,7 +78,7 @@ def test_other_releases_on_the_other_side_are_given_up_at_once_and_the_same_ones
     wait_until_ready(same, budget_s=10)
     said = gives_up_at_once(replace(same, installed={"vllm": "0.27.1", "torch": "2.13.0"}))
 
-    assert "vllm 0.28.0 there, 0.27.1 here: build both images from the same pins" in said
+    assert "vLLM 0.28.0 there, 0.27.1 here: build both images from the same pins" in said
 
 
 def test_any_world_size_will_do_when_none_is_expected(vllm: FakeVllm) -> None:

@@ -1,6 +1,6 @@
 """The trainer's half: what TRL's client does over NCCL, over gloo.
 
-TRL 1.16 refuses any device but CUDA in `VLLMClient.init_communicator`, and sends with vLLM's NCCL producer. Many
+TRL 1.13 and 1.16 refuse any device but CUDA in `VLLMClient.init_communicator`, and send with vLLM's NCCL producer. Many
 trainers import that class by name, so `install` replaces three methods on the class itself; each hands over to TRL's
 own unless the server says that its backend is gloo.
 """
@@ -38,7 +38,7 @@ def install() -> None:
     )
 
     def init_communicator(self: Any, device: Any = 0) -> None:
-        config = self.get_server_info()["weight_transfer_config"]
+        config = _weight_transfer_config(self)
         if config is None or config["backend"] != BACKEND:
             return nccl_init(self, device)
         return _join(self)
@@ -59,6 +59,13 @@ def install() -> None:
     VLLMClient.init_communicator = init_communicator
     VLLMClient.update_named_params = update_named_params
     VLLMClient.close_communicator = close_communicator
+
+
+def _weight_transfer_config(client: Any) -> Any:
+    if hasattr(client, "get_server_info"):
+        return client.get_server_info()["weight_transfer_config"]
+    # TRL 1.13 does not look at what the server says about itself.
+    return client._get(f"{client.base_url}/server_info?config_format=json")["vllm_config"]["weight_transfer_config"]
 
 
 def _join(client: Any) -> None:
