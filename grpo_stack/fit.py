@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from grpo_stack import launch, parallelism, programs, spec
+from grpo_stack import footprint, launch, parallelism, programs, spec
 from grpo_stack.facts import ModelConfig
 from grpo_stack.footprint import Capacities, as_data, capacities, lines, number, sides
 from grpo_stack.memory import shares
@@ -121,21 +121,30 @@ def _layout(described: StackSpec, config: ModelConfig, total_gpus: int | None) -
         return
     gpus, total = len(split.server), max(total_gpus or 0, len(split.gpus))
     name = config.architecture or "this model"
-    problem = parallelism.split_problem(config, gpus, len(split.trainer), total)
-    layout = parallelism.check(config, gpus)
+    whole = footprint.whole_experts(described)
+    problem = parallelism.split_problem(config, gpus, len(split.trainer), total, whole)
+    layout = parallelism.check(config, gpus, whole)
     if problem:
         what, _, ways = problem.partition(": use ")
-        yield Finding("tensor-parallel", "problem", what, f"use {ways}" if ways else "", described=True)
+        fix = f"use {ways}" if ways else ""
     elif layout.data_parallel > 1:
         copies = f"{layout.data_parallel} copies of {layout.tensor_parallel}"
-        whole = [
-            size for size in parallelism.sizes(config, total) if parallelism.check(config, size).data_parallel == 1
-        ]
-        text = f"{gpus} GPUs serve {name} only as {copies}, which the stack does not start"
-        fix = f"serve on one of {', '.join(map(str, whole))} GPUs"
-        yield Finding("tensor-parallel", "problem", text, fix, described=True)
+        single = [size for size in parallelism.sizes(config, total, whole) if _one_copy(config, size, whole)]
+        what = (
+            f"{gpus} GPUs serve {name} only as {copies}, and the stack starts one: no push to several was ever measured"
+        )
+        fix = f"serve on one of {', '.join(map(str, single))} GPUs"
     else:
         yield Finding("tensor-parallel", "ok", f"{name} on {gpus} of {total} GPUs")
+        return
+    if not whole and _one_copy(config, gpus, whole=True):
+        fix += ", or give each GPU whole experts: server.extra_args: [--enable-expert-parallel]"
+    yield Finding("tensor-parallel", "problem", what, fix, described=True)
+
+
+def _one_copy(config: ModelConfig, gpus: int, whole: bool) -> bool:
+    layout = parallelism.check(config, gpus, whole)
+    return not layout.problems and layout.data_parallel == 1
 
 
 def _memory(described: StackSpec, config: ModelConfig, capacity: Capacities) -> Iterable[Finding]:

@@ -62,8 +62,13 @@ def sides(described: StackSpec, config: ModelConfig, capacity: Capacities) -> tu
 
 def serves(described: StackSpec, config: ModelConfig) -> bool:
     """Whether the server's GPUs can hold the model in the way that the stack starts it: all of them as one copy."""
-    layout = parallelism.check(config, _server_gpus(described))
+    layout = parallelism.check(config, _server_gpus(described), whole_experts(described))
     return not layout.problems and layout.data_parallel == 1
+
+
+def whole_experts(described: StackSpec) -> bool:
+    """Whether --enable-expert-parallel is among vLLM's further arguments."""
+    return any(word.replace("_", "-") == "--enable-expert-parallel" for word in described.server.extra_args)
 
 
 def serving(described: StackSpec, config: ModelConfig) -> Serving:

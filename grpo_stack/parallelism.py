@@ -34,8 +34,11 @@ class Layout:
     """Why these GPUs cannot serve it, a few words each; empty: they can."""
 
 
-def check(config: ModelConfig, gpus: int) -> Layout:
+def check(config: ModelConfig, gpus: int, whole_experts: bool = False) -> Layout:
     """How `gpus` GPUs serve the model: tensor parallelism over all of them, or data parallelism on top for experts.
+
+    `whole_experts`: with --enable-expert-parallel, which gives each GPU some experts whole instead of a part of each
+    (`FusedMoEParallelConfig.make`, layers/fused_moe/config.py): then their size need not divide.
 
     Data parallelism is for mixture-of-experts models alone. The copies of a dense model are engines that do not know of
     each other (vLLM, v1/engine/core.py: "Non-MoE DP ranks are completely independent, so treat like DP=1"), and a weight
@@ -43,25 +46,27 @@ def check(config: ModelConfig, gpus: int) -> Layout:
     to take the weights would go on generating from the old ones, unseen. Fewer GPUs serve a dense model better, with
     the rest training.
     """
-    problems = _problems(config, gpus, gpus)
+    problems = _problems(config, gpus, gpus, whole_experts)
     if problems and config.num_experts:
         for size in range(gpus - 1, 0, -1):
-            if gpus % size == 0 and not _problems(config, size, gpus):
+            if gpus % size == 0 and not _problems(config, size, gpus, whole_experts):
                 return Layout(size, gpus // size)
     return Layout(gpus, 1, problems)
 
 
-def sizes(config: ModelConfig, limit: int) -> tuple[int, ...]:
+def sizes(config: ModelConfig, limit: int, whole_experts: bool = False) -> tuple[int, ...]:
     """The numbers of GPUs, up to `limit`, that can serve the model."""
-    return tuple(gpus for gpus in range(1, limit + 1) if not check(config, gpus).problems)
+    return tuple(gpus for gpus in range(1, limit + 1) if not check(config, gpus, whole_experts).problems)
 
 
-def split_problem(config: ModelConfig, server: int, trainer: int, total: int) -> str | None:
+def split_problem(
+    config: ModelConfig, server: int, trainer: int, total: int, whole_experts: bool = False
+) -> str | None:
     """Why `server` GPUs cannot serve the model, with the splits of `total` GPUs that are nearest; None: they can."""
-    layout = check(config, server)
+    layout = check(config, server, whole_experts)
     if not layout.problems:
         return None
-    works = sizes(config, max(1, total - 1))
+    works = sizes(config, max(1, total - 1), whole_experts)
     name = config.architecture or "this model"
     ways = _listed([_split(*way, total) for way in _ways(works, server, trainer, total)], "or")
     return (
@@ -85,12 +90,12 @@ def _split(server: int, trainer: int, total: int) -> str:
     return f"{server}:{trainer}" + (f" ({idle} idle)" if idle else "")
 
 
-def _problems(config: ModelConfig, size: int, gpus: int) -> tuple[str, ...]:
+def _problems(config: ModelConfig, size: int, gpus: int, whole_experts: bool) -> tuple[str, ...]:
     """Why tensor parallelism over `size` of `gpus` GPUs cannot work; `gpus` / `size` copies share the experts."""
     if size == 1 and gpus == 1:
         return ()
     found = [_heads(config, size), _kv_heads(config, size), _vocabulary(config, size)]
-    found += [_width(config, size), _experts(config, size, gpus)]
+    found += [_width(config, size), _experts(config, size, gpus, whole_experts)]
     return tuple(problem for problem in found if problem)
 
 
@@ -143,7 +148,7 @@ def _width(config: ModelConfig, size: int) -> str | None:
     return None
 
 
-def _experts(config: ModelConfig, size: int, gpus: int) -> str | None:
+def _experts(config: ModelConfig, size: int, gpus: int, whole: bool) -> str | None:
     """`FusedMoEConfig.__post_init__` (layers/fused_moe/config.py): the width of an expert % all GPUs == 0, since
     `FusedMoEParallelConfig.flatten_tp_across_dp_and_pcp` cuts experts over the copies too; with scales by block,
     `Fp8MoEMethod.create_weights` (quantization/fp8.py). More GPUs than experts: `Qwen3MoeSparseMoeBlock` and its kin.
@@ -153,7 +158,7 @@ def _experts(config: ModelConfig, size: int, gpus: int) -> str | None:
     if config.architecture.startswith("Qwen") and size > config.num_experts:
         return f"there are only {config.num_experts} experts"
     unit = config.quantization_block or 1
-    if config.moe_intermediate_size % (gpus * unit):
+    if not whole and config.moe_intermediate_size % (gpus * unit):
         return f"an expert's size {config.moe_intermediate_size} does not divide by {gpus}" + _in_blocks(unit)
     return None
 

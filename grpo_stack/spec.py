@@ -176,8 +176,6 @@ OWNED_BY_SERVER = {
     "-tp": "split",
     "--pipeline-parallel-size": "split",
     "-pp": "split",
-    "--data-parallel-size": "split",
-    "-dp": "split",
     "--served-model-name": None,
     "--model": "model",
     "--revision": "revision",
@@ -186,6 +184,13 @@ OWNED_BY_SERVER = {
     "--gpu-memory-utilization": "server.gpu_memory_utilization",
 }
 """`vllm serve` options that the stack sets itself, and the key that governs each."""
+
+COPIES = ("--data-parallel-size", "-dp")
+NO_COPIES = (
+    "the stack starts one copy of the model: those of a dense one do not know of each other, so that one which failed to "
+    "take new weights would go on with old ones, unseen; use the key `split`, and for a mixture of experts "
+    "--enable-expert-parallel where its experts' size does not divide"
+)
 
 
 def read(data: object, overrides: Mapping[str, Any] | None = None, where: str = "stack.yaml") -> StackSpec:
@@ -299,6 +304,8 @@ def _server_rules(server: Server) -> list[str]:
         problems.append(f"server.boot_timeout_s: {server.boot_timeout_s} leaves no time to load; use seconds above 0")
     for word in server.extra_args:
         option = word.split("=")[0].replace("_", "-")
+        if option in COPIES:
+            problems.append(f"server.extra_args: {option}: {NO_COPIES}")
         if option in OWNED_BY_SERVER:
             problems.append(f"server.extra_args: {option} is set by the stack; {_governed(OWNED_BY_SERVER[option])}")
     return problems

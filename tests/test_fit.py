@@ -62,13 +62,30 @@ def test_ways_out_use_no_more_gpus_than_the_split_where_the_host_is_not_known():
     assert problem(findings({"split": "3:1"}, total=None)).fix == "use 2:2, 1:3 or 2:1 (1 idle)"
 
 
+def test_experts_that_do_not_divide_may_be_given_whole():
+    """Qwen3-30B-A3B in 8 bits: experts of 768 with one scale for each 128 cannot be cut in four."""
+    eight_bits = replace(config("qwen3-30b-a3b"), quantization="fp8", quantization_block=128)
+
+    (refused,) = (finding for finding in findings(model=eight_bits) if finding.check == "tensor-parallel")
+    whole = findings({"server": {"extra_args": ["--enable-expert-parallel"]}}, eight_bits)
+
+    assert refused.level == "problem"
+    assert "an expert's size 768 does not divide by 4 in blocks of 128" in refused.found
+    assert refused.fix.endswith("or give each GPU whole experts: server.extra_args: [--enable-expert-parallel]")
+    assert levels(whole)["tensor-parallel"] == "ok"
+    assert "server-memory" in levels(whole)
+
+
 def test_experts_that_only_copies_could_serve_are_refused_with_the_counts_that_work():
     model = config("mixtral-8x7b")
     assert parallelism.check(model, 7).data_parallel == 7
 
     finding = problem(findings({"split": "7:1"}, model, Capacities()))
 
-    assert finding.found == "7 GPUs serve MixtralForCausalLM only as 7 copies of 1, which the stack does not start"
+    assert finding.found == (
+        "7 GPUs serve MixtralForCausalLM only as 7 copies of 1, and the stack starts one: "
+        "no push to several was ever measured"
+    )
     assert finding.fix == "serve on one of 1, 2, 4, 8 GPUs"
 
 

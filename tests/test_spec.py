@@ -74,7 +74,7 @@ def test_every_problem_is_reported_at_once_with_file_and_key():
         ({"server": {"extra_args": ["-tp", "8"]}}, "server.extra_args: -tp is set by the stack; use the key `split`"),
         (
             {"server": {"extra_args": ["--data-parallel-size=2"]}},
-            "server.extra_args: --data-parallel-size is set by the stack; use the key `split`",
+            "server.extra_args: --data-parallel-size: the stack starts one copy of the model: those of a dense one",
         ),
         (
             {"trainer": {"args": {"vllm-mode": "colocate"}}},
