@@ -21,6 +21,10 @@ is allocated. torch.compile took 22 s of a 7B model's start, a cold disk as much
 BOOT = frozenset({"start", "load"})
 """Imports, model and dataset from a cold and perhaps shared disk: these two take as long as the server's start may."""
 
+ENDING = frozenset({"done", "stopped", "failed"})
+ENDING_S = 60.0
+"""All files are written then, and nothing is left but the end of the processes. Torn-down NCCL groups can hang there."""
+
 WAITING = "waiting"
 """Waits for the server; the gate's budget limits that."""
 
@@ -46,6 +50,8 @@ class Deadlines:
         """How long `phase` may take now; infinite for the one that waits for the server."""
         if phase == WAITING:
             return math.inf
+        if phase in ENDING:
+            return ENDING_S
         if phase in BOOT:
             floor_s = max(self.boot_s, self.floor_s)
         else:

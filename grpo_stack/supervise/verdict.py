@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from grpo_stack.errors import INTERRUPTED, NotReadyError
 from grpo_stack.heartbeat import Beat
-from grpo_stack.supervise.deadlines import BOOT, WAITING, Deadlines
+from grpo_stack.supervise.deadlines import BOOT, ENDING, WAITING, Deadlines
 
 SIGNALS = {2: "SIGINT", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 """Names of the signals that end training programs, by number (signal(7))."""
@@ -24,8 +24,8 @@ did training, and the gap counts towards no deadline."""
 UNSAVED = frozenset({*BOOT, WAITING})
 """Phases in which there is nothing to save."""
 
-ENDING = {"done": 0, "stopped": INTERRUPTED, "failed": None}
-"""Phases after which the process only has to end, with the exit code that they stand for."""
+OWN_CODES = {"done": 0, "stopped": INTERRUPTED}
+"""What the run ends with after these phases; after "failed" the heartbeat says it."""
 
 NEEDS_SERVER = frozenset({"generate", "push"})
 
@@ -173,7 +173,7 @@ class Watch:
 def judge(watch: Watch, seen: Observation, limits: Limits) -> Verdict | None:
     """What follows from `seen`, which is already part of `watch`; None: go on."""
     if seen.exit_code is not None:
-        return _ended(watch, seen.exit_code)
+        return _ended(watch, seen.exit_code, seen.answer)
     if watch.stop_at is not None:
         return _stopping(watch, seen, limits, watch.stop_at)
     if seen.gate and watch.go_at is None:
@@ -181,19 +181,22 @@ def judge(watch: Watch, seen: Observation, limits: Limits) -> Verdict | None:
     return _lost(watch, seen, limits.gone_s) or _overdue(watch, seen.now)
 
 
-def _ended(watch: Watch, exit_code: int) -> Verdict:
-    if watch.beat is not None and watch.phase in ENDING and (own := _own_end(watch.beat)):
+def _ended(watch: Watch, exit_code: int, answer: Answer | None) -> Verdict:
+    if own := _own_end(watch.beat):
         return own
     if watch.stop_at is not None:
         return Verdict("stopped", f"training ended with {_code(exit_code)} after it was asked to stop", INTERRUPTED)
     if exit_code == 0:
         return Verdict("done", "training ended with exit code 0", 0)
-    return Verdict("child-ended", f"training ended with {_code(exit_code)}")
+    server = f"; the server: {answer.text}" if answer is not None and answer.state != UP else ""
+    return Verdict("child-ended", f"training ended with {_code(exit_code)}{server}")
 
 
-def _own_end(beat: Beat) -> Verdict | None:
-    """The end that training itself has announced."""
-    code = beat.exit_code if beat.phase == "failed" else ENDING[beat.phase]
+def _own_end(beat: Beat | None) -> Verdict | None:
+    """The end that training itself has announced, if it has."""
+    if beat is None or beat.phase not in ENDING:
+        return None
+    code = beat.exit_code if beat.phase == "failed" else OWN_CODES[beat.phase]
     if code is None:
         return None
     return Verdict(beat.phase, beat.message or f"training says that it is {beat.phase}", code)
@@ -207,7 +210,8 @@ def _stopping(watch: Watch, seen: Observation, limits: Limits, stop_at: float) -
     if watch.phase in NEEDS_SERVER and (lost := _lost(watch, seen, limits.gone_s)):
         return Verdict("stopped", f"the step cannot end any more: {lost.evidence}", INTERRUPTED)
     if seen.now >= stop_at + limits.grace_s:
-        return Verdict("stopped", f"training did not end within {limits.grace_s:g} s", INTERRUPTED, at_once=True)
+        late = Verdict("stopped", f"training did not end within {limits.grace_s:g} s", INTERRUPTED)
+        return replace(_own_end(watch.beat) or late, at_once=True)
     return None
 
 
@@ -232,7 +236,7 @@ def _overdue(watch: Watch, now: float) -> Verdict | None:
         limit_s, since = watch.deadlines.floor_s, max(since, watch.go_at)
     if now - since <= limit_s:
         return None
-    if watch.phase in ENDING and (own := _own_end(watch.beat)):
+    if own := _own_end(watch.beat):
         return own
     return Verdict("phase-overdue", f"no end of {watch.phase} after {now - since:.0f} s, its limit is {limit_s:.0f} s")
 
