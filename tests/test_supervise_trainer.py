@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from grpo_stack.supervise import events
 from tests.fakes import peers
 from tests.fakes.supervised_vllm import SupervisedVllm
@@ -177,25 +175,14 @@ while not Path("recovered").exists():
 heart.beat("done")
 """
     with supervising(tmp_path, script) as run:
-        run.until_file("starts")
+        run.until_event("ready")
         (tmp_path / "seen").touch()
         run.until_event("recovered")
         (tmp_path / "recovered").touch()
         assert run.wait() == 0, run.said()
 
-    expected = [
-        "started",
-        "ready",
-        "noticed",
-        "ended",
-        "resuming",
-        "started",
-        "ready",
-        "recovered",
-        "ended",
-        "finished",
-    ]
-    assert run.names() == expected
+    first = ["started", "ready", "noticed", "ended", "resuming"]
+    assert run.names() == [*first, "started", "ready", "recovered", "ended", "finished"]
     assert run.find("noticed")["evidence"] == "training ended with SIGKILL"
     assert run.find("noticed")["what"] == "child-ended"
     assert run.find("recovered")["seconds"] > 0  # type: ignore[operator]
@@ -289,6 +276,23 @@ def test_an_update_found_open_before_the_first_start_is_abandoned_too(tmp_path: 
     assert run.names()[:2] == ["noticed", "started"]
 
 
+def test_an_update_found_open_at_the_gate_is_abandoned_too(tmp_path: Path) -> None:
+    script = """
+heart.beat("waiting")
+heart.wait_for_go(0.01)
+heart.beat("done")
+"""
+    with SupervisedVllm() as vllm:
+        vllm.leave()
+        with supervising(tmp_path, script, vllm.url) as run:
+            run.until(lambda: "connection refused" in run.said())
+            vllm.come_back(update_open=True)
+            assert run.wait() == 0, run.said()
+
+    assert vllm.abandoned == [True]
+    assert run.names() == ["started", "noticed", "ready", "ended", "finished"]
+
+
 def test_a_phase_past_its_deadline_is_ended_and_training_resumed(tmp_path: Path) -> None:
     script = """
 heart.beat("optimize", 4, 6)
@@ -324,13 +328,13 @@ def test_a_new_step_forgives_the_restarts_before(tmp_path: Path) -> None:
     script = """
 heart.beat("generate", 0, 9)
 heart.beat("generate", start, 9)
-if start < 4:
+if start < 3:
     until(f"step{start}")
     sys.exit(1)
 heart.beat("done", 9)
 """
     with supervising(tmp_path, script, restarts=1) as run:
-        for start in (1, 2, 3):
+        for start in (1, 2):
             run.until_event("started", start)
             (tmp_path / f"step{start}").touch()
         code = run.wait()
@@ -338,19 +342,18 @@ heart.beat("done", 9)
     assert code == 0, run.said()
 
 
-@pytest.mark.parametrize("code", [2, 3, 5])
-def test_a_fault_that_training_itself_has_announced_is_passed_on(tmp_path: Path, code: int) -> None:
-    script = f"""
+def test_a_fault_that_training_itself_has_announced_is_passed_on(tmp_path: Path) -> None:
+    script = """
 heart.beat("load", 0, 6)
-heart.fail({code}, "dataset: no such thing")
+heart.fail(2, "dataset: no such thing")
 sys.exit(1)
 """
     with supervising(tmp_path, script) as run:
-        assert run.wait() == code
+        assert run.wait() == 2
 
     assert "fault: dataset: no such thing" in run.said()
     assert run.names().count("started") == 1
-    assert run.find("gave-up")["exit_code"] == code
+    assert run.find("gave-up")["exit_code"] == 2
 
 
 def test_a_server_that_can_never_be_used_ends_the_run_at_once(tmp_path: Path) -> None:

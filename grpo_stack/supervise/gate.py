@@ -11,8 +11,8 @@ from grpo_stack.supervise import peer
 from grpo_stack.supervise.events import Events, say
 from grpo_stack.supervise.verdict import Answer
 
-LOOK_S = 2.0
-"""Seconds between two looks for a weight update that lost its sender."""
+LOOK_S = 1.0
+"""Time-out of a look for a weight update that lost its sender; one precedes every try but the first, and may not delay it."""
 
 REPORT_S = 10.0
 """Seconds after which what is waited for is said again, though it has not changed."""
@@ -35,7 +35,6 @@ class Gate:
         self._budget_s = budget_s
         self._events = events
         self._off = threading.Event()
-        self._looked_at = time.monotonic()
         self._said = ("", float("-inf"))
         threading.Thread(target=self._wait, daemon=True).start()
 
@@ -59,9 +58,8 @@ class Gate:
     def _sleep(self, seconds: float) -> None:
         if self._off.wait(seconds):
             raise _CalledOffError
-        if time.monotonic() - self._looked_at >= LOOK_S:
-            peer.report_orphan(self._server.url, self._events)
-            self._looked_at = time.monotonic()
+        # Not before: as long as the gate is not called off, no rank of ours can have begun an update.
+        peer.report_orphan(self._server.url, self._events, LOOK_S)
 
     def _report(self, phase: str, elapsed_s: float) -> None:
         if phase != self._said[0] or elapsed_s - self._said[1] >= REPORT_S:

@@ -32,12 +32,12 @@ def ask(url: str, timeout_s: float = CALL_S) -> Answer:
     return Answer(UP, f"{text}, instance {report.instance[:8]}", now, report.instance, is_open)
 
 
-def report_orphan(url: str, events: Events) -> Answer:
+def report_orphan(url: str, events: Events, timeout_s: float = CALL_S) -> Answer:
     """Look at the server at a time when no rank of ours can be in a weight update: one that is open has lost its sender.
 
     Then the server is told so, and its own supervisor starts it anew: vLLM cannot leave a half-done update.
     """
-    answer = ask(url)
+    answer = ask(url, timeout_s)
     if answer.update_open:
         try:
             sent = http_call.send("POST", url.rstrip("/") + activity_api.ABANDON, {}, timeout_s=CALL_S)

@@ -16,6 +16,7 @@ class SupervisedVllm(FakeVllm):
         super().__init__(model)
         self.instance = "first-instance"
         self.update_open = False
+        self.is_abandoned = False
         self.abandoned: list[bool] = []
         """What each POST to abandon was answered."""
         self.answers = threading.Event()
@@ -27,8 +28,9 @@ class SupervisedVllm(FakeVllm):
         self.update_open = False
         self.instance = f"{len(self.requests)}-later-instance"
 
-    def come_back(self) -> None:
+    def come_back(self, update_open: bool = False) -> None:
         self.restart()
+        self.update_open = update_open
         super().come_back()
 
     def wait_until_asked_in_vain(self, times: int) -> None:
@@ -52,7 +54,9 @@ class SupervisedVllm(FakeVllm):
     def report(self) -> activity_api.Report:
         known: dict[str, Any] = {"generating": 0, "oldest_s": 0.0, "held": 0, "generated": 0, "updates": 0}
         open_s = 1.0 if self.update_open else None
-        return activity_api.Report(self.instance, **known, update_open_s=open_s, longest_update_s=0.0, abandoned=False)
+        return activity_api.Report(
+            self.instance, **known, update_open_s=open_s, longest_update_s=0.0, abandoned=self.is_abandoned
+        )
 
     def __exit__(self, *words: Any) -> None:
         self.answers.set()
