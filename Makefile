@@ -111,6 +111,19 @@ bench: venv-dev ## measure the figures in docs/, on this machine: images, and th
 bench-cpu: venv ## time the CPU demo: LABEL=first on a machine that has nothing yet (default: second)
 	@$(PYTHON) bench/cpu_figures.py --label "$(or $(LABEL),second)"
 
+BENCH := $(CURDIR)/.cache/bench-gpu
+
+.PHONY: bench-gpu
+bench-gpu: ## measure on this host's first GPU: PYTHON=one that holds vLLM and TRL; takes about an hour
+	@$(PYTHON) bench/gpu_models.py $(BENCH)/models --noise
+	@$(PYTHON) bench/gpu_stack.py $(BENCH)/models $(BENCH)/runs docs/gpu
+	@$(PYTHON) bench/gpu_faults.py $(BENCH)/models $(BENCH)/runs docs/gpu half
+	@$(PYTHON) bench/gpu_faults.py $(BENCH)/models $(BENCH)/runs docs/gpu seven push
+	@$(PYTHON) bench/gpu_figures.py $(BENCH)/models $(BENCH)/runs docs/gpu half
+	@$(PYTHON) bench/gpu_figures.py $(BENCH)/models $(BENCH)/runs docs/gpu seven
+	@$(PYTHON) bench/push_sweep.py $(BENCH)/models/seven $(BENCH)/runs docs/gpu
+	@$(PYTHON) bench/gpu_page.py
+
 .PHONY: clean distclean
 clean: ## remove this project's containers, networks, volumes (caches!) and built files; outputs and images stay
 	@docker/setup/clean.sh
