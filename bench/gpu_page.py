@@ -29,7 +29,7 @@ def table(titles: list[str], rows: list[list[Any]]) -> list[str]:
 
 def _cell(value: Any) -> str:
     if value is None:
-        return "–"
+        return "-"
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
@@ -93,7 +93,7 @@ def faults(found: list[dict[str, Any]]) -> list[str]:
     rows = []
     for run in found:
         for fault in run["faults"]:
-            before = (fault["step before"] or ["–"])[0].split("  ")[0]
+            before = (fault["step before"] or ["-"])[0].split("  ")[0]
             row = [run["model"], fault["signal"], fault["victims"][0].split()[0] if fault["victims"] else None]
             rows.append([*row, fault["fault"], fault["noticed after s"], fault["next step after s"], before])
             rows[-1].append(fault["step after"].split("  ")[0])
