@@ -174,7 +174,12 @@ def _add_supervise(found: argparse._SubParsersAction[_Parser]) -> None:
         "supervise", help="in a container: run COMMAND, notice when it fails or hangs, and start it again"
     )
     roles = supervise.add_subparsers(title="roles", metavar="ROLE", dest="role", required=True)
-    server = roles.add_parser("server", help="COMMAND is `vllm serve … --middleware grpo_stack.activity.Activity`")
+    server = roles.add_parser(
+        "server",
+        help="COMMAND is `vllm serve … --middleware grpo_stack.activity.Activity`",
+        description="Runs vLLM, and starts it again whenever it ends or is stuck. Asked to stop, it ends vLLM and exits "
+        "with 0, as that is no fault; with 5 when it gave vLLM up.",
+    )
     server.add_argument("--url", default="http://127.0.0.1:8000", help="where it listens (default: %(default)s)")
     server.add_argument("--memo", metavar="FILE", help="the health check's memo (`wait --memo`), removed at each start")
     for flag, default, meaning in (

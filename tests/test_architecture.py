@@ -346,6 +346,13 @@ def test_a_light_command_loads_nothing_heavy(words: list[str]) -> None:
     assert names & set(HEAVY) == set()
 
 
+def test_the_supervisor_of_the_server_loads_nothing_heavy() -> None:
+    code, names = loaded("supervise", "server", "--", "no-such-program")
+
+    assert code == 2
+    assert names & {*HEAVY, "yaml"} == set()
+
+
 def test_the_health_check_loads_nothing_heavy() -> None:
     with peers.refusing() as url:
         code, names = loaded("wait", "--once", "--url", url, "--model", "m", "--timeout", "5")

@@ -61,10 +61,10 @@ class Child:
     def poll(self) -> int | None:
         """The exit code once the child has ended, negative for a signal; also clears away orphans that have ended."""
         code = self._process.poll()
-        for orphan in process_tree.ended_children(os.getpid()):
-            if orphan.pid != self.pid:
-                with suppress(ChildProcessError):
-                    os.waitpid(orphan.pid, os.WNOHANG)
+        with suppress(ChildProcessError):  # there is none at all
+            # Looked at first, since the child itself, should it end just now, is left to its Popen.
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != self.pid:
+                os.waitpid(ended.si_pid, 0)
         return code
 
     def last_lines(self) -> list[str]:
