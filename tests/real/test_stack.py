@@ -99,12 +99,24 @@ def test_what_is_wrong_in_the_trainers_world_is_said_in_a_line_each_before_anyth
     assert stack.left() == []
 
 
-def test_a_trainer_that_fails_passes_its_exit_code_on_with_its_last_words(make_stack):
+def test_a_wrong_training_argument_is_refused_before_the_server_loads(make_stack):
     stack = make_stack(max_steps=1, num_generation=4)
 
     run = stack.up()
 
-    assert run.code == 1, run.err  # accelerate ends with 1, whatever its process ended with
-    assert "trainer ended with exit code 1; its last lines:" in run.err
+    assert run.code == 2, run.err
     assert "--num_generation: unknown option; did you mean --num_generations" in run.err
+    assert "server loading" not in run.err
+    assert stack.left() == []
+
+
+def test_a_trainer_that_fails_for_good_ends_the_stack_with_its_exit_code_and_last_words(make_stack, tmp_path):
+    (tmp_path / "broken.py").write_text("def reward(completions, **kwargs):\n    raise ValueError('no score today')\n")
+    stack = make_stack(rewards=("./broken.py:reward",), recovery={"restarts": 0}, max_steps=1)
+
+    run = stack.up()
+
+    assert run.code == 5, run.err
+    assert "trainer ended with exit code 5; its last lines:" in run.err
+    assert "ValueError: no score today" in run.err
     assert stack.left() == []
