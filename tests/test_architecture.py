@@ -97,11 +97,12 @@ TABLE = {
     "supervise.evidence": Row("activity_api", pure=True),
     "supervise.server": Row("activity_api errors http_call supervise"),
     "supervise.stopping": Row(),
-    "supervise.verdict": Row("errors heartbeat supervise"),  # of heartbeat only the record Beat
+    "supervise.watch": Row("heartbeat supervise"),  # of heartbeat only the record Beat, here and in the next one
+    "supervise.verdict": Row("errors heartbeat supervise"),
     "supervise.peer": Row("activity_api http_call supervise"),
     "supervise.gate": Row("errors readiness supervise"),
     "supervise.attempt": Row("heartbeat readiness supervise"),
-    "supervise.trainer": Row("errors readiness supervise"),
+    "supervise.trainer": Row("errors http_call readiness supervise"),
     "description": Row("errors presets render spec"),
     "bundle": Row("description plan render"),
     "start": Row(

@@ -8,7 +8,7 @@ import pytest
 
 from grpo_stack.supervise import peer
 from grpo_stack.supervise.events import Events
-from grpo_stack.supervise.verdict import GONE, SILENT, UP
+from grpo_stack.supervise.watch import GONE, SILENT, UP
 from tests.fakes import peers
 from tests.fakes.supervised_vllm import SupervisedVllm
 from tests.fakes.vllm_server import FakeVllm

@@ -11,14 +11,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from grpo_stack.supervise import events
+import pytest
+
+from grpo_stack.errors import DescriptionError
+from grpo_stack.readiness import Expectation
+from grpo_stack.supervise import events, trainer
+from grpo_stack.supervise.verdict import Limits
 from tests.fakes import peers
 from tests.fakes.supervised_vllm import SupervisedVllm
 
 SUPERVISOR = """
 import json, sys
 from pathlib import Path
+from typing import Any
 from grpo_stack.errors import GrpoStackError
 from grpo_stack.readiness import Expectation
 from grpo_stack.supervise import trainer, verdict
@@ -41,6 +48,7 @@ sys.exit(code)
 TRAINING = """
 import os, sys, time
 from pathlib import Path
+from typing import Any
 from grpo_stack.heartbeat import Heart
 heart, here = Heart.from_environment(), Path.cwd()
 print("training starts", flush=True)
@@ -469,3 +477,22 @@ def test_a_command_that_does_not_exist_is_said_so(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "no-such-command cannot be run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"server": Expectation("vllm-server:8000", "org/model")}, "--url: not a URL"),
+        ({"gate_budget_s": 0.0}, "0 s is no time limit"),
+        ({"phase_floor_s": float("inf")}, "inf s is no time limit"),
+        ({"limits": Limits(grace_s=-1)}, "-1 s is no time limit"),
+        ({"restarts": -1}, "--restarts -1"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_refused_before_anything_starts(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DescriptionError, match=said):
+        trainer.run(trainer.Settings(tmp_path, **settings), ["touch", str(tmp_path / "started")])
+
+    assert list(tmp_path.iterdir()) == []

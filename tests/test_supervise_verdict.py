@@ -9,18 +9,8 @@ import pytest
 
 from grpo_stack.heartbeat import PHASES, Beat
 from grpo_stack.supervise.deadlines import ENDING_S, Deadlines
-from grpo_stack.supervise.verdict import (
-    GONE,
-    SILENT,
-    STALLED_S,
-    UP,
-    Answer,
-    Limits,
-    Observation,
-    Verdict,
-    Watch,
-    judge,
-)
+from grpo_stack.supervise.verdict import Limits, Verdict, judge
+from grpo_stack.supervise.watch import GONE, SILENT, STALLED_S, UP, Answer, Observation, Watch
 
 LIMITS = Limits(grace_s=100, gone_s=2)
 DEADLINES = Deadlines(floor_s=300, boot_s=1800)

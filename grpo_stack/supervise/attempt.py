@@ -14,7 +14,7 @@ from grpo_stack.supervise import peer
 from grpo_stack.supervise.child import Child
 from grpo_stack.supervise.events import Events
 from grpo_stack.supervise.gate import Gate
-from grpo_stack.supervise.verdict import Observation
+from grpo_stack.supervise.watch import Observation
 
 
 class Attempt:

@@ -9,7 +9,7 @@ from grpo_stack import readiness
 from grpo_stack.errors import GrpoStackError
 from grpo_stack.supervise import peer
 from grpo_stack.supervise.events import Events, say
-from grpo_stack.supervise.verdict import Answer
+from grpo_stack.supervise.watch import Answer
 
 LOOK_S = 1.0
 """Time-out of a look for a weight update that lost its sender; one precedes every try but the first, and may not delay it."""

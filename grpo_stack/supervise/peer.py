@@ -11,7 +11,7 @@ import time
 
 from grpo_stack import activity_api, http_call
 from grpo_stack.supervise.events import Events
-from grpo_stack.supervise.verdict import GONE, SILENT, UP, Answer
+from grpo_stack.supervise.watch import GONE, SILENT, UP, Answer
 
 CALL_S = 5.0
 """Time-out of one call. The API's event loop answers in milliseconds; while it takes in a large batch, in a second or two."""

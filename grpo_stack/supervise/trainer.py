@@ -10,22 +10,23 @@ for the gate, and of a stop it learns by SIGTERM.
 
 from __future__ import annotations
 
-import signal
+import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_stack import readiness
-from grpo_stack.errors import INTERRUPTED, ChildError, RunError
+from grpo_stack import http_call, readiness
+from grpo_stack.errors import INTERRUPTED, ChildError, DescriptionError, RunError
 from grpo_stack.supervise import child, events, peer
 from grpo_stack.supervise.attempt import Attempt
 from grpo_stack.supervise.backoff import Restarts
 from grpo_stack.supervise.deadlines import Deadlines
 from grpo_stack.supervise.events import Events
-from grpo_stack.supervise.verdict import Limits, Verdict, Watch, judge
+from grpo_stack.supervise.stopping import Stop, asked_to_stop
+from grpo_stack.supervise.verdict import Limits, Verdict, judge
+from grpo_stack.supervise.watch import Watch
 
 END_GRACE_S = 5.0
 """For ranks that are ended because their attempt has failed. There is nothing to save, and whoever hangs does not listen."""
@@ -73,43 +74,35 @@ def run(settings: Settings, argv: Sequence[str]) -> int:
     """Run `argv` until training is done, and return the exit code.
 
     Raises ChildError, with the exit code to end with, when it gives up or training has failed for good, and DescriptionError
-    when `argv` cannot be run. Main thread only; the process must have no other children.
+    when `argv` cannot be run, or a setting cannot be used. Main thread only; the process must have no other children.
     """
+    _check(settings)
     child.adopt_orphans()
-    with _signals() as stops:
-        return _Supervisor(settings, argv, Events(settings.run_folder / events.FILE), stops).run()
+    with asked_to_stop() as stop:
+        return _Supervisor(settings, argv, Events(settings.run_folder / events.FILE), stop).run()
 
 
-@dataclass
-class _Stops:
-    count: int = 0
-
-
-@contextmanager
-def _signals() -> Iterator[_Stops]:
-    """Counts what asks this process to end; a number and not a lock, so that a handler can never wait for anything."""
-    stops = _Stops()
-
-    def handle(number: int, frame: object) -> None:
-        stops.count += 1
-
-    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before: dict[signal.Signals, Any] = {sign: signal.signal(sign, handle) for sign in handled}
-    try:
-        yield stops
-    finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
+def _check(settings: Settings) -> None:
+    if settings.server:
+        try:
+            http_call.check_url(settings.server.url)
+        except ValueError as error:
+            raise DescriptionError(f"supervise trainer: --url: {error}") from None
+    for seconds in (settings.gate_budget_s, settings.phase_floor_s, settings.limits.grace_s):
+        if not 0 < seconds < math.inf:
+            raise DescriptionError(f"supervise trainer: {seconds:g} s is no time limit; give positive seconds")
+    if settings.restarts < 0:
+        raise DescriptionError(f"supervise trainer: --restarts {settings.restarts}: give 0 or more")
 
 
 class _Supervisor:
     """One run, from its first attempt to its end."""
 
-    def __init__(self, settings: Settings, argv: Sequence[str], log: Events, stops: _Stops) -> None:
+    def __init__(self, settings: Settings, argv: Sequence[str], log: Events, stop: Stop) -> None:
         self.settings = settings
         self.argv = argv
         self.log = log
-        self.stops = stops
+        self.stop = stop
         self.watch = Watch(Deadlines(settings.phase_floor_s, settings.gate_budget_s), time.monotonic())
         self.restarts = Restarts(settings.restarts)
         self.number = 0
@@ -147,7 +140,7 @@ class _Supervisor:
     def _follow(self, attempt: Attempt) -> Verdict:
         """Watch until the attempt is over."""
         while True:
-            seen, was_asked = attempt.look(self.stops.count), self.watch.stop_at is not None
+            seen, was_asked = attempt.look(self.stop.count), self.watch.stop_at is not None
             self.watch = self.watch.after(seen)
             if verdict := judge(self.watch, seen, self.settings.limits):
                 return verdict
@@ -207,11 +200,8 @@ class _Supervisor:
         )
         line = f"starting again in {delay_s:g} s, from the newest complete checkpoint ({used})"
         self.log.record("resuming", line, attempt=self.number + 1, seconds=delay_s, restarts=self.restarts.used)
-        until = time.monotonic() + delay_s
-        while time.monotonic() < until:
-            if self.stops.count:
-                return Verdict("stopped", "asked to stop between two starts", INTERRUPTED)
-            time.sleep(self.settings.pace.look_s)
+        if self.stop.wait(delay_s):
+            return Verdict("stopped", "asked to stop between two starts", INTERRUPTED)
         return None
 
     def _give_up(self, attempt: Attempt, verdict: Verdict) -> Verdict:

@@ -1,0 +1,34 @@
+import signal
+
+import pytest
+
+from grpo_stack.supervise import stopping
+
+
+@pytest.mark.parametrize("sign", stopping.SIGNALS)
+def test_a_signal_is_counted_and_ends_a_wait_and_the_handlers_are_put_back(sign: signal.Signals) -> None:
+    before = signal.getsignal(sign)
+
+    with stopping.asked_to_stop() as stop:
+        assert (stop.is_set(), stop.wait(0)) == (False, False)
+        signal.raise_signal(sign)
+        assert stop.wait(3600)
+        signal.raise_signal(sign)
+        assert stop.count == 2
+
+    assert signal.getsignal(sign) == before
+
+
+def test_without_a_signal_a_wait_ends_by_itself() -> None:
+    with stopping.asked_to_stop() as stop:
+        assert not stop.wait(0.001)
+
+
+def test_a_signal_in_the_middle_of_a_wait_is_heard() -> None:
+    with stopping.asked_to_stop() as stop:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        before = signal.signal(signal.SIGALRM, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+        try:
+            assert stop.wait(3600)
+        finally:
+            signal.signal(signal.SIGALRM, before)
