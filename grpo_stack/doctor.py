@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -24,8 +23,9 @@ from grpo_stack import (
     packages,
     preflight,
     processes,
-    programs,
+    snapshots,
     spec,
+    volumes,
     words,
 )
 from grpo_stack.description import Description
@@ -37,6 +37,7 @@ from grpo_stack.memory.shares import Side
 from grpo_stack.models import ModelReading
 from grpo_stack.plan import StackPlan
 from grpo_stack.preflight import Facts
+from grpo_stack.spec import StackSpec
 
 CHECKS = {**fit.CHECKS, **findings.CHECKS}
 """Every check by name, and what is fine there."""
@@ -47,7 +48,6 @@ HUB_TIMEOUT_S = 3.0
 ENGINE_TIMEOUT_S = 2 * engine.TOTAL_TIMEOUT_S
 """For the daemon and for Compose, which have limits of their own."""
 
-_CACHE = "hf-cache"
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
@@ -97,7 +97,7 @@ def check(described: Description, planned: StackPlan, machine: Machine, caller: 
         as_processes = caller.runtime == "process"
         in_volume = _offline(caller.environment) and not as_processes
         # Offline the engine's volume is looked into; else the Hub is asked while the engine may still be answering.
-        volume = _cache_volume(machine.asked.engine, caller) if in_volume else None
+        volume = _volume(described.spec, machine.asked.engine, caller) if in_volume else None
         asked = pool.submit(_model, described, volume, caller)
         facts = _facts(described, planned, machine, caller, volume)
         if as_processes:
@@ -162,7 +162,7 @@ def _facts(
         host=host.read([description.absolute(stack.outputs, directory)], ports, environment),
         engine=docker,
         engine_problems=machine.asked.problems,
-        images_built=docker is not None and _images_built(docker, planned.tag),
+        images_built=docker is not None and volumes.images_built(docker, planned.tag),
         gpus=machine.gpus,
         model=host.model_folder(model, caller.uid) if model else None,
         dataset=host.dataset_file(dataset) if dataset else None,
@@ -184,9 +184,9 @@ def _model(described: Description, volume: CacheVolume | None, caller: Caller) -
         name = description.absolute(name, described.directory)
         if not (Path(name) / "config.json").is_file():
             return None  # said already, by the check of the folder itself
-    cache = models.cache_folder(environment)
+    cache = snapshots.cache_folder(environment)
     if volume and volume.readable and volume.folder:
-        cache = Path(volume.folder) / "hub"
+        cache = Path(volume.folder) / volumes.HUB
     token = _token(environment)
     hub = models.Hub(
         endpoint=environment.get("HF_ENDPOINT") or models.Hub.endpoint,
@@ -194,6 +194,15 @@ def _model(described: Description, volume: CacheVolume | None, caller: Caller) -
         timeout_s=HUB_TIMEOUT_S,
     )
     return models.read(name, stack.revision, offline=_offline(environment), cache=cache, hub=hub)
+
+
+def _volume(stack: StackSpec, docker: Engine | None, caller: Caller) -> CacheVolume:
+    """The volume, and what it lacks of the model, as far as this user may look into it."""
+    volume = volumes.cache_volume(docker, caller.project)
+    if not (volume.readable and volume.folder):
+        return volume
+    found = snapshots.find(Path(volume.folder) / volumes.HUB, words.literal(stack.model), stack.revision)
+    return replace(volume, missing=snapshots.missing(found) if found else ("the model",))
 
 
 def _about(reading: ModelReading) -> tuple[Finding, ...]:
@@ -211,31 +220,6 @@ def _answer(docker: Callable[[float], Engine]) -> Asked:
         return Asked(problems=fault.problems)
     except TimeoutError:
         return Asked(problems=(f"Docker was not read within {ENGINE_TIMEOUT_S:g} s; see: docker info",))
-
-
-def _images_built(docker: Engine, tag: str) -> bool:
-    """Whether an earlier build left both images."""
-    names = [f"grpo-stack/{name}:{tag}" for name in (programs.SERVER, programs.TRAINER)]
-    return bool(_inspect(docker, "image", "{{.Id}}", *names))
-
-
-def _cache_volume(docker: Engine | None, caller: Caller) -> CacheVolume:
-    if docker is None:
-        return CacheVolume(exists=None)
-    found = _inspect(docker, "volume", "{{.Mountpoint}}", f"{caller.project}_{_CACHE}")
-    if not found:
-        return CacheVolume(exists=False if found is None else None)
-    return CacheVolume(exists=True, folder=found, readable=os.access(found, os.R_OK | os.X_OK))
-
-
-def _inspect(docker: Engine, kind: str, form: str, *names: str) -> str | None:
-    """What `docker … inspect` prints; None where one of `names` does not exist, empty without an answer in time."""
-    argv = [docker.client, kind, "inspect", "--format", form, *names]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=engine.CALL_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _token(environment: Mapping[str, str]) -> str | None:

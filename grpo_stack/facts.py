@@ -363,6 +363,9 @@ class ModelFolder:
     unreadable: tuple[str, ...] = ()
     """Files in it that others may not read, so that the containers' user cannot either."""
 
+    missing: tuple[str, ...] = ()
+    """Weights that it should hold and does not."""
+
 
 @dataclass(frozen=True)
 class DatasetFile:
@@ -410,3 +413,6 @@ class CacheVolume:
 
     readable: bool = False
     """This user can look into it (root can, where the engine is on this host)."""
+
+    missing: tuple[str, ...] | None = None
+    """Files of the model that it lacks, `the model` when it has none of it; None: nobody looked."""

@@ -29,7 +29,7 @@ CHECKS = {
     "shm": "memory for what the containers' /dev/shm may hold",
     "token": "the token file, if one is named, can be read and is not empty",
     "proxies": "proxies can be reached from containers, and do not stand between the roles",
-    "offline": "with HF_HUB_OFFLINE: there is a cache to use",
+    "offline": "with HF_HUB_OFFLINE: there is a cache to use, and it holds the weights, as far as this user may look",
     "outputs": "the outputs folder can be written, and a checkpoint fits",
     "model": "the model's folder is complete and readable; its config can be read, or the Hub shows it",
     "data.dataset": "the dataset file has prompts",

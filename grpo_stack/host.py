@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from grpo_stack import snapshots
 from grpo_stack.facts import DatasetFile, FolderSpace, Host, ModelFolder, PortInUse, TokenFile
 
 _MEMINFO = Path("/proc/meminfo")
@@ -45,7 +46,8 @@ def model_folder(path: str, uid: int) -> ModelFolder:
         return ModelFolder(path, exists=False)
     files = sorted(file for file in folder.iterdir() if file.is_file())
     unreadable = tuple(file.name for file in files if not _readable(file, uid))
-    return ModelFolder(path, exists=True, has_config=(folder / "config.json").is_file(), unreadable=unreadable)
+    has_config, missing = (folder / "config.json").is_file(), snapshots.missing(folder)
+    return ModelFolder(path, exists=True, has_config=has_config, unreadable=unreadable, missing=missing)
 
 
 def dataset_file(path: str) -> DatasetFile:

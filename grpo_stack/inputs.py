@@ -68,6 +68,9 @@ def _model(model: ModelFolder | None) -> Iterable[Finding]:
         yield Finding(
             "model", PROBLEM, f"{model.path} holds no config.json", "name the folder that a model was saved to", True
         )
+    elif model.missing:
+        text = f"{model.path} lacks {', '.join(model.missing[:3])}" + " and more" * (len(model.missing) > 3)
+        yield Finding("model", PROBLEM, text, "copy all files of the model, or save it again", True)
     elif model.unreadable:
         text = f"{', '.join(model.unreadable[:3])} in {model.path} cannot be read by the containers' user"
         yield Finding("model", PROBLEM, text, f"run: chmod a+r {model.path}/*")

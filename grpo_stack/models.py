@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from grpo_stack import model_config, time_limit
+from grpo_stack import model_config, snapshots, time_limit
 from grpo_stack.facts import ModelConfig
 
 if TYPE_CHECKING:
@@ -63,30 +63,23 @@ class _RefusalError(Exception):
         self.final = final
 
 
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """The Hub cache that `huggingface_hub` uses with this environment (its constants.py: HF_HUB_CACHE, HF_HOME/hub)."""
-    if environment.get("HF_HUB_CACHE"):
-        return Path(environment["HF_HUB_CACHE"]).expanduser()
-    default = Path(environment.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    return Path(environment.get("HF_HOME") or default).expanduser() / "hub"
-
-
 def read(
     model: str, revision: str | None, *, offline: bool, cache: Path | None, hub: Hub | None = None
 ) -> ModelReading:
     """The facts of `model`, a folder or an id of the Hub; never raises for what a user can get wrong.
 
     A copy in the cache is taken without asking the Hub: a config hardly ever changes within a branch, and a pinned
-    revision cannot. `cache` is the folder of `cache_folder`; None: look in none.
+    revision cannot. `cache` is the folder of `snapshots.cache_folder`; None: look in none.
     """
     if model.startswith(("/", "./", "../", "~")):
         return _from_folder(model)
     if not _REPOSITORY.fullmatch(model) or ".." in model:
         line = f"model: {model}: is neither a folder nor an id of the form organisation/name"
         return ModelReading(None, "hub", line, refused=True)
-    found = _snapshot(cache, model, revision) if cache else None
-    if found:
-        return _parsed(model, found, "cache")
+    found = snapshots.find(cache, model, revision) if cache else None
+    with suppress(OSError):
+        if found:
+            return _parsed(model, _content(found / "config.json"), "cache")
     if offline:
         line = f"model: {model}: its config is not in the cache and the Hub is not asked (offline); {UNCHECKED}"
         return ModelReading(None, "cache", line)
@@ -125,21 +118,6 @@ def _from_folder(model: str) -> ModelReading:
         line = f"model: {file}: {(error.strerror or str(error)).lower()}; make it readable"
         return ModelReading(None, "folder", line, refused=True)
     return _parsed(model, content, "folder")
-
-
-def _snapshot(cache: Path, model: str, revision: str | None) -> bytes | None:
-    """config.json of a revision in the cache: refs/NAME holds the commit, snapshots/COMMIT the files."""
-    folder = cache / f"models--{model.replace('/', '--')}"
-    try:
-        commit = (folder / "refs" / (revision or "main")).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        commit = revision or ""
-    if not commit:
-        return None
-    try:
-        return _content(folder / "snapshots" / commit / "config.json")
-    except OSError:
-        return None
 
 
 def _content(file: Path) -> bytes:

@@ -179,12 +179,20 @@ def _proxies(plan: StackPlan, host: Host) -> Iterable[Finding]:
 def _offline(facts: Facts) -> Iterable[Finding]:
     if not facts.offline:
         return
-    if facts.cache is not None and facts.cache.exists is False:
-        found = "HF_HUB_OFFLINE is set, and this project has no cache volume yet"
-        yield Finding("offline", PROBLEM, found, "run once with HF_HUB_OFFLINE=0, which fills it")
+    found, fix = "HF_HUB_OFFLINE is set", "run once with HF_HUB_OFFLINE=0, which fills it"
+    cache = facts.cache
+    if cache is not None and cache.exists is False:
+        yield Finding("offline", PROBLEM, f"{found}, and this project has no cache volume yet", fix)
+    elif cache is not None and cache.missing:
+        lacks = ", ".join(cache.missing[:3]) + (f" and {len(cache.missing) - 3} more" if len(cache.missing) > 3 else "")
+        yield Finding("offline", PROBLEM, f"{found}, and the cache volume lacks {lacks}", fix)
+    elif cache is not None and cache.missing is not None:
+        yield Finding("offline", OK, f"{found}; the cache volume holds the model's weights; its dataset is not checked")
     else:
-        found = "HF_HUB_OFFLINE is set: only what the cache volume holds will be used"
-        yield Finding("offline", OK, f"{found}; the prefetch service looks whether that is complete")
+        found += ": only what the cache volume holds will be used; whether model and dataset are complete there is not"
+        yield Finding(
+            "offline", OK, f"{found} checked, as only root may look; the prefetch service does, before a GPU is taken"
+        )
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -77,8 +77,10 @@ TABLE = {
     "readiness": Row("errors versions vllm_api"),
     "gpus": Row("errors facts time_limit"),
     "engine": Row("errors facts time_limit"),
-    "host": Row("errors facts"),
-    "models": Row("facts model_config time_limit"),
+    "snapshots": Row(),
+    "host": Row("errors facts snapshots"),
+    "models": Row("facts model_config snapshots time_limit"),
+    "volumes": Row("engine facts programs"),
     "progress": Row(),
     "children": Row(),
     "follow": Row("errors facts programs progress"),
@@ -110,7 +112,7 @@ TABLE = {
     ),
     "doctor": Row(
         "description engine errors facts findings fit gpus host inputs local_preflight memory models packages plan preflight "
-        "processes programs spec words"
+        "processes programs snapshots spec volumes words"
     ),
     "overview": Row("plan render words", pure=True),
     # inside the API server of vLLM

@@ -52,13 +52,20 @@ def client(folder, body):
     return Engine(**{**vars(ENGINE), "client": str(file)})
 
 
-def cached(home, model):
-    """A cache in which the config of `model` lies."""
+def cached(home, model, shards=2):
+    """A cache in which the config of `model` lies, and `shards` of its two."""
     folder = home / "hub" / f"models--{model.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("c0ffee")
     (folder / "snapshots" / "c0ffee").mkdir(parents=True)
-    (folder / "snapshots" / "c0ffee" / "config.json").write_text(json.dumps(CONFIG))
+    snapshot = folder / "snapshots" / "c0ffee"
+    (snapshot / "config.json").write_text(json.dumps(CONFIG))
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    (snapshot / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict(zip("ab", names, strict=True))})
+    )
+    for name in names[:shards]:
+        (snapshot / name).write_bytes(b"x")
 
 
 def test_an_unreachable_hub_is_a_warning_that_names_what_stays_unchecked_and_costs_no_time(check):
@@ -124,6 +131,49 @@ def test_offline_the_config_comes_from_the_cache_volume_if_it_can_be_seen(check,
 
     assert about("model", findings) == [("ok", "Qwen2ForCausalLM, read from the cache")]
     assert about("offline", findings)[0][0] == "ok"
+
+
+def test_offline_a_snapshot_without_one_of_its_shards_is_a_problem(check, tmp_path):
+    cached(tmp_path / "volume", "org/name", shards=1)
+    docker = client(tmp_path, f'[ "$5" = stack_hf-cache ] && echo {tmp_path}/volume')
+
+    findings = check(Machine(gpus(8), lambda: Asked(docker)), {**CLOSED, "HF_HUB_OFFLINE": "1"}, model="org/name")
+
+    assert about("offline", findings) == [
+        ("problem", "HF_HUB_OFFLINE is set, and the cache volume lacks model-00002-of-00002.safetensors")
+    ]
+
+
+def test_offline_a_volume_without_the_model_is_a_problem_and_what_is_then_not_checked_is_said(check, tmp_path):
+    cached(tmp_path / "volume", "org/other")
+    docker = client(tmp_path, f'[ "$5" = stack_hf-cache ] && echo {tmp_path}/volume')
+
+    findings = check(Machine(gpus(8), lambda: Asked(docker)), {**CLOSED, "HF_HUB_OFFLINE": "1"}, model="org/name")
+
+    assert about("offline", findings) == [("problem", "HF_HUB_OFFLINE is set, and the cache volume lacks the model")]
+    ((level, found),) = about("model", findings)
+    assert (level, found) == ("warning", "org/name: its config is not in the cache and the Hub is not asked (offline)")
+    (model,) = (finding for finding in findings if finding.check == "model")
+    assert model.fix == "tensor parallelism, longest context and GPU memory are then not checked"
+
+
+def test_offline_a_volume_that_cannot_be_looked_into_is_fine_and_said_to_be_unchecked(check, tmp_path):
+    docker = client(tmp_path, f'[ "$5" = stack_hf-cache ] && echo {tmp_path}/elsewhere')
+
+    findings = check(Machine(gpus(8), lambda: Asked(docker)), {**CLOSED, "HF_HUB_OFFLINE": "1"}, model="org/name")
+
+    ((level, found),) = about("offline", findings)
+    assert level == "ok"
+    assert "whether model and dataset are complete there is not checked" in found
+
+
+def test_a_folder_without_one_of_its_shards_is_a_problem(check, tmp_path):
+    cached(tmp_path, "org/name", shards=1)
+    folder = "./hub/models--org--name/snapshots/c0ffee"
+
+    findings = check(Machine(gpus(8)), model=folder)
+
+    assert ("problem", f"{tmp_path / folder} lacks model-00002-of-00002.safetensors") in about("model", findings)
 
 
 def test_offline_without_a_cache_volume_is_a_problem(check, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_stack import model_config, models
+from grpo_stack import model_config, models, snapshots
 from grpo_stack.models import ModelReading
 from tests.configs import FOLDER, NAMES, config, raw
 from tests.fakes import hub as fake
@@ -149,7 +149,7 @@ def test_offline_and_not_cached_is_said_with_what_stays_unchecked(tmp_path: Path
     ],
 )
 def test_the_cache_is_where_huggingface_hub_has_it(environment: dict[str, str], folder: str) -> None:
-    assert models.cache_folder(environment) == Path(folder)
+    assert snapshots.cache_folder(environment) == Path(folder)
 
 
 # the Hub

@@ -1,0 +1,46 @@
+"""Where a model lies on this host, and whether all of its weights do: the Hugging Face cache, and folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+"""What transformers loads, in this order (utils/__init__.py: SAFE_WEIGHTS_NAME, WEIGHTS_NAME); `NAME.index.json` lists the
+shards of a model that is cut into several."""
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """The Hub cache that `huggingface_hub` uses with this environment (its constants.py: HF_HUB_CACHE, HF_HOME/hub)."""
+    if environment.get("HF_HUB_CACHE"):
+        return Path(environment["HF_HUB_CACHE"]).expanduser()
+    default = Path(environment.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(environment.get("HF_HOME") or default).expanduser() / "hub"
+
+
+def find(cache: Path, model: str, revision: str | None) -> Path | None:
+    """The folder of a revision in the cache: refs/NAME holds the commit, snapshots/COMMIT the files. None: there is none."""
+    folder = cache / f"models--{model.replace('/', '--')}"
+    try:
+        commit = (folder / "refs" / (revision or "main")).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        commit = revision or ""
+    found = folder / "snapshots" / commit
+    return found if commit and found.is_dir() else None
+
+
+def missing(folder: Path) -> tuple[str, ...]:
+    """Weights that the model in `folder` should have and has not; a link whose file is gone counts as missing.
+
+    An index that cannot be read is missing itself.
+    """
+    for name in WEIGHTS:
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            try:
+                shards = set(json.loads(index.read_bytes())["weight_map"].values())
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                return (index.name,)
+            return tuple(sorted(shard for shard in shards if not (folder / str(shard)).is_file()))
+    return () if any((folder / name).is_file() for name in WEIGHTS) else WEIGHTS[:1]
