@@ -13,12 +13,12 @@ def test_an_event_is_a_line_with_its_moment_in_two_forms(tmp_path: Path) -> None
     file = tmp_path / "run" / events.FILE
     log = Events(file, clock=lambda: 1795000000.1234)
 
-    log.record("noticed", what="server-gone", step=4)
+    log.record("noticed", "it is gone", what="server-gone", step=4)
     log.record("ended")
 
     first, second = file.read_text(encoding="utf-8").splitlines()
     moment = {"time": "2026-11-18T11:06:40.123Z", "unix": 1795000000.123}
-    assert json.loads(first) == {**moment, "event": "noticed", "what": "server-gone", "step": 4}
+    assert json.loads(first) == {**moment, "event": "noticed", "what": "server-gone", "step": 4, "line": "it is gone"}
     assert json.loads(second) == {**moment, "event": "ended"}
 
 

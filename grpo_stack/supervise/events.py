@@ -32,7 +32,7 @@ class Events:
         self._torn = False
 
     def record(self, event: str, line: str = "", **details: Any) -> None:
-        """Write `event` with its `details`, and say `line`, unless it is empty, to people."""
+        """Write `event` with its `details` and its `line`, and say that, unless it is empty, to people."""
         if line:
             say(line)
         if self.file is None:
