@@ -38,10 +38,11 @@ def train(arguments: list[str] | None = None, heart: Heart | None = None) -> Non
     heart = heart or Heart(None)
     heart.beat("start")
     import torch
-    import trl.trainer.grpo_trainer  # noqa: F401 - brings vLLM's client with it
 
     cuda = torch.cuda.is_available()  # asks the driver, and sets up nothing on a GPU
     inputs = assembly.prepare(*run_arguments.read(arguments, cuda))
+    import trl.trainer.grpo_trainer  # noqa: F401 - brings vLLM's client with it; after what a mistake costs less
+
     heart.beat("waiting")
     if not heart.wait_for_go():
         heart.beat("stopped")

@@ -62,6 +62,27 @@ class Pair:
         return worst
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running server and the folder of its model, where the untrained weights are."""
+
+    model: Path
+    port: int
+
+    def train(
+        self, output: Path, steps: int, *more: str, program: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the training program, or `program` in its place, in a process of its own."""
+        argv = [sys.executable, *(["-c", program] if program else ["-m", "grpo_stack.train"])]
+        argv += ["--model_name_or_path", str(self.model), "--output_dir", str(output)]
+        argv += ["--dataset", "two-digit-sums", "--rewards", "digit_share_reward"]
+        argv += ["--vllm_server_base_url", f"http://127.0.0.1:{self.port}", "--vllm_group_port", str(free_port())]
+        argv += ["--per_device_train_batch_size", "16", "--num_generations", "16", "--max_completion_length", "16"]
+        argv += ["--learning_rate", "5e-3", "--lr_scheduler_type", "constant", "--max_steps", str(steps), *more]
+        env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=900, check=False)
+
+
 def write_model(folder: Path, tied: bool) -> None:
     """A tiny random Qwen2: biases on q, k and v, fewer heads for k and v than for q: every kind of dense weight."""
     from transformers import Qwen2Config, Qwen2ForCausalLM

@@ -5,43 +5,18 @@ That the reward rises with them is what tests/real/test_stack.py shows, in conta
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from grpo_stack import demo, metrics
-from tests.image.conftest import free_port, joined, vllm_serve
+from tests.image.conftest import Server, free_port, joined, vllm_serve
 
 WITHOUT_PUSH = (
     "import trl.generation.vllm_generation as g; g.VLLMGeneration.sync_weights = lambda self: None; "
     "import sys; from grpo_stack.train import main; sys.exit(main())"
 )
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server and the folder of its model, where the untrained weights are."""
-
-    model: Path
-    port: int
-
-    def train(
-        self, output: Path, steps: int, *more: str, program: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run the training program, or `program` in its place, in a process of its own."""
-        argv = [sys.executable, *(["-c", program] if program else ["-m", "grpo_stack.train"])]
-        argv += ["--model_name_or_path", str(self.model), "--output_dir", str(output)]
-        argv += ["--dataset", "two-digit-sums", "--rewards", "digit_share_reward"]
-        argv += ["--vllm_server_base_url", f"http://127.0.0.1:{self.port}", "--vllm_group_port", str(free_port())]
-        argv += ["--per_device_train_batch_size", "16", "--num_generations", "16", "--max_completion_length", "16"]
-        argv += ["--learning_rate", "5e-3", "--lr_scheduler_type", "constant", "--max_steps", str(steps), *more]
-        env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,8 @@ def test_a_run_that_is_stopped_and_resumed_is_the_run_that_was_not(program: Prog
     epochs = [{prompt for _, prompts in in_one_go[at : at + 3] for prompt in prompts} for at in (0, 3)]
     assert [len(epoch) for epoch in epochs] == [ROWS, ROWS]
     assert steps(halves) == list(range(1, 12))
+    times = [line["time"] for line in metrics.read(halves / metrics.FILE)]
+    assert times == sorted(times)
     ends = [weights(folder / "model") for folder in (whole, halves)]
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from tests.image.conftest import Pair, serving, write_model
+from grpo_stack import checkpoints, metrics
+from tests.image.conftest import Pair, Server, free_port, joined, serving, vllm_serve, write_model
 
 EQUAL = 1e-4
 """Largest gap between log-probs in float32 that counts as the same weights."""
@@ -41,12 +44,18 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def without_refresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def stale_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A tied model whose packed lm_head is left as it was."""
-    folder = tmp_path_factory.mktemp("without_refresh")
-    write_model(folder, tied=True)
-    with serving(folder, GRPO_STACK_SKIP_EMBEDDING_REFRESH="1") as joined:
-        yield joined
+    server = Server(tmp_path_factory.mktemp("stale"), free_port())
+    write_model(server.model, tied=True)
+    with vllm_serve(server.model, server.port, {"GRPO_STACK_SKIP_EMBEDDING_REFRESH": "1"}):
+        yield server
+
+
+@pytest.fixture
+def without_refresh(stale_server: Server) -> Iterator[Pair]:
+    with joined(stale_server.model, stale_server.port) as pair:
+        yield pair
 
 
 def change(pair: Pair, kind: str = "", by: float = 0.3) -> None:
@@ -95,6 +104,19 @@ def test_without_the_refresh_tied_embeddings_keep_the_old_lm_head(without_refres
     without_refresh.push()
 
     assert without_refresh.difference() <= EQUAL
+
+
+def test_training_without_the_refresh_trips_the_mismatch_guard(stale_server: Server, tmp_path: Path) -> None:
+    done = stale_server.train(tmp_path, 12, "--mismatch", "stop", "--save_strategy", "no")
+
+    assert done.returncode == 5, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("mismatch:")]
+    assert re.search(r"at step [345]: .* is above the limit of 0.001 for 3 lines in a row; likely causes: ", line)
+    steps = [line["step"] for line in metrics.read(tmp_path / "metrics.jsonl")]
+    assert line.endswith(f"; stopped after step {steps[-1]}, with a checkpoint")
+    assert steps[-1] <= 6
+    assert checkpoints.newest(tmp_path, pytest.fail) == tmp_path / f"checkpoint-{steps[-1]}"
+    assert not (tmp_path / "model").exists()
 
 
 def test_a_part_of_a_fused_layer_is_refused_with_the_layers_name(without_refresh: Pair) -> None:
