@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from grpo_stack.facts import ModelConfig
+if TYPE_CHECKING:  # `render` needs none of the facts, and their classes take a tenth of its time to make
+    from grpo_stack.facts import ModelConfig
 
 VOCABULARY_PADDING = 64
 """Rows to which vLLM pads the embedding: `DEFAULT_VOCAB_PADDING_SIZE` (layers/vocab_parallel_embedding.py)."""

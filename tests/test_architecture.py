@@ -356,6 +356,14 @@ def test_the_supervisor_of_the_server_loads_nothing_heavy() -> None:
     assert names & {*HEAVY, "yaml"} == set()
 
 
+def test_render_makes_none_of_the_classes_that_hold_what_was_found() -> None:
+    program = (
+        "import sys; from grpo_stack.cli import main; main(['render']); assert 'grpo_stack.facts' not in sys.modules"
+    )
+
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
+
+
 def test_the_health_check_loads_nothing_heavy() -> None:
     with peers.refusing() as url:
         code, names = loaded("wait", "--once", "--url", url, "--model", "m", "--timeout", "5")
