@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,36 +18,12 @@ from grpo_stack.errors import DescriptionError
 from grpo_stack.readiness import Expectation
 from grpo_stack.supervise import events, trainer
 from grpo_stack.supervise.verdict import Limits
-from tests.fakes import peers
+from tests.fakes import peers, supervisor
 from tests.fakes.supervised_vllm import SupervisedVllm
-
-SUPERVISOR = """
-import json, sys
-from pathlib import Path
-from typing import Any
-from grpo_stack.errors import GrpoStackError
-from grpo_stack.readiness import Expectation
-from grpo_stack.supervise import trainer, verdict
-given = json.loads(sys.argv[1])
-settings = trainer.Settings(
-    Path(given["run"]),
-    Expectation(given["url"], "org/model") if given["url"] else None,
-    gate_budget_s=given["budget_s"], phase_floor_s=given["floor_s"], restarts=given["restarts"],
-    limits=verdict.Limits(given["grace_s"], gone_s=0.1),
-    pace=trainer.Pace(look_s=0.01, ask_s=0.05, call_s=given["call_s"], backoff=0.02),
-)
-try:
-    code = trainer.run(settings, sys.argv[2:])
-except GrpoStackError as fault:
-    print("fault:", fault, file=sys.stderr)
-    code = fault.exit_code
-sys.exit(code)
-"""
 
 TRAINING = """
 import os, sys, time
 from pathlib import Path
-from typing import Any
 from grpo_stack.heartbeat import Heart
 heart, here = Heart.from_environment(), Path.cwd()
 print("training starts", flush=True)
@@ -67,12 +42,17 @@ def for_ever():
 class Supervised:
     """A supervisor that runs, and what it leaves behind."""
 
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, folder: Path, process: BaseProcess) -> None:
         self.folder = folder
         self.process = process
 
-    def wait(self) -> int:
-        return self.process.wait(timeout=30)
+    def wait(self) -> int | None:
+        self.process.join(timeout=supervisor.END_S)
+        return self.process.exitcode
+
+    def signal(self, sign: signal.Signals) -> None:
+        assert self.process.pid
+        os.kill(self.process.pid, sign)
 
     def events(self) -> list[dict[str, object]]:
         file = self.folder / "run" / events.FILE
@@ -88,7 +68,7 @@ class Supervised:
     def until(self, true: Callable[[], bool]) -> None:
         poll = threading.Event()
         while not true():
-            assert self.process.poll() is None, self.said()
+            assert self.process.is_alive(), self.said()
             poll.wait(0.005)
 
     def until_file(self, path: str) -> None:
@@ -103,26 +83,13 @@ class Supervised:
 
 
 @contextmanager
-def supervising(folder: Path, script: str, url: str = "", **options: float) -> Iterator[Supervised]:
-    given = {
-        "run": str(folder / "run"),
-        "url": url,
-        "budget_s": 20,
-        "floor_s": 20,
-        "restarts": 3,
-        "grace_s": 20,
-        "call_s": 5,
-    }
-    given |= options
-    words = [sys.executable, "-c", SUPERVISOR, json.dumps(given), sys.executable, "-c", TRAINING + script]
-    where = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(words, cwd=folder, env=where, stdout=log, stderr=subprocess.STDOUT)
+def supervising(folder: Path, script: str, url: str = "", **options: Any) -> Iterator[Supervised]:
+    words = [sys.executable, "-c", TRAINING + script]
+    process = supervisor.start(folder, words, supervisor.Options(url, **options))
     try:
         yield Supervised(folder, process)
     finally:
-        process.kill()
-        process.wait()
+        supervisor.end(process)
 
 
 def test_training_that_waits_for_the_server_is_let_go_and_its_end_is_a_success(tmp_path: Path) -> None:
@@ -221,11 +188,12 @@ heart.beat("waiting")
 heart.wait_for_go(0.01)
 heart.beat("push", 4, 6)
 if start == 1:
+    Path("pushing").touch()
     for_ever()
 heart.beat("done", 6)
 """
     with SupervisedVllm() as vllm, supervising(tmp_path, script, vllm.url) as run:
-        run.until_event("ready")
+        run.until_file("pushing")
         vllm.leave()
         run.until_event("resuming")
         vllm.come_back()
@@ -392,7 +360,7 @@ heart.beat("stopped")
     with supervising(tmp_path, script) as run:
         run.until_file("optimizing")
         run.until_event("ready")
-        run.process.send_signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
         assert run.wait() == 130, run.said()
 
     assert (tmp_path / "checkpoint").exists()
@@ -407,7 +375,7 @@ for_ever()
 """
     with peers.refusing() as url, supervising(tmp_path, script, url) as run:
         run.until_file("waiting")
-        run.process.send_signal(signal.SIGINT)
+        run.signal(signal.SIGINT)
         assert run.wait() == 130, run.said()
 
     assert run.names()[-2:] == ["ended", "stopped"]
@@ -423,9 +391,9 @@ for_ever()
 """
     with supervising(tmp_path, script) as run:
         run.until_file("optimizing")
-        run.process.send_signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
         run.until_event("stopping")
-        run.process.send_signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
         assert run.wait() == 130, run.said()
 
     assert run.find("stopped")["evidence"] == "asked to stop twice"
@@ -439,7 +407,7 @@ for_ever()
 """
     with supervising(tmp_path, script, grace_s=0.1) as run:
         run.until_file("optimizing")
-        run.process.send_signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
         assert run.wait() == 130, run.said()
 
     assert run.find("stopped")["evidence"] == "training did not end within 0.1 s"
@@ -457,7 +425,7 @@ for_ever()
 """
     with supervising(tmp_path, script) as run:
         run.until_file("running")
-        run.process.send_signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
         assert run.wait() == 130, run.said()
 
     assert (tmp_path / "ended").exists()
@@ -471,12 +439,8 @@ def test_a_program_that_knows_nothing_of_us_has_succeeded_with_exit_code_0_and_o
 
 
 def test_a_command_that_does_not_exist_is_said_so(tmp_path: Path) -> None:
-    given = {"run": str(tmp_path), "url": "", "budget_s": 1, "floor_s": 1, "restarts": 1, "grace_s": 1, "call_s": 1}
-    words = [sys.executable, "-c", SUPERVISOR, json.dumps(given), "no-such-command"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
-
-    assert done.returncode == 2
-    assert "no-such-command cannot be run" in done.stderr
+    with pytest.raises(DescriptionError, match="no-such-command cannot be run"):
+        trainer.run(trainer.Settings(tmp_path), ["no-such-command"])
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,10 @@ def _live(settings: Settings, argv: Sequence[str], stop: Stop) -> Life:
         while not end:
             if stop.wait(POLL_S):
                 # One that still loads has nothing to finish, and may not hear: vLLM 0.28 was seen to swallow SIGTERM then.
-                grace_s, end = settings.grace_s if evidence.report else min(QUICK_GRACE_S, settings.grace_s), "was ended"
+                grace_s, end = (
+                    settings.grace_s if evidence.report else min(QUICK_GRACE_S, settings.grace_s),
+                    "was ended",
+                )
                 say(f"asked to stop: vLLM has {grace_s:g} s to end")
             elif (code := process.poll()) is not None:
                 end = f"ended by itself ({_how(code)})"
