@@ -18,7 +18,8 @@ from grpo_stack.errors import DescriptionError
 from grpo_stack.readiness import Expectation
 from grpo_stack.supervise import events, trainer
 from grpo_stack.supervise.verdict import Limits
-from tests.fakes import peers, supervisor
+from tests import supervising as supervisor
+from tests.fakes import peers
 from tests.fakes.supervised_vllm import SupervisedVllm
 
 TRAINING = """

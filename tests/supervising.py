@@ -52,7 +52,7 @@ def end(process: BaseProcess) -> None:
 
 def _supervise(folder: Path, words: tuple[str, ...], options: Options) -> None:
     os.chdir(folder)
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
