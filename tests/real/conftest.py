@@ -150,7 +150,7 @@ def make_stack(docker: str, tiny_model: Path, tmp_path: Path) -> Iterator[object
                 "model": str(tiny_model),
                 "accelerator": "cpu",
                 "data": {"dataset": "two-digit-sums", "rewards": list(rewards), "max_prompt_length": 128},
-                "server": {"max_model_len": 256, "boot_timeout_s": 300},
+                "server": {"max_model_len": 256, "boot_timeout_s": 600},
                 "trainer": {"args": args, "processes": processes},
                 "recovery": recovery or {},
             },
