@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,12 +135,13 @@ class Teller:
     def tell(self, boxes: Mapping[str, Container], now: float) -> int:
         """Say what is new; how many steps were made so far."""
         self._server(boxes.get(SERVER), now)
-        for line in next(self._events):
-            if said := json.loads(line).get("line"):
-                self._progress.phase(said)
-        for line in next(self._steps):
+        for event in _objects(next(self._events)):
+            # The first `ready` is what the health of the container says, too.
+            if event.get("line") and (event.get("event"), event.get("attempt")) != ("ready", 1):
+                self._progress.phase(event["line"])
+        for metrics in _objects(next(self._steps)):
             self._count += 1
-            self._progress.phase(describe_step(json.loads(line)))
+            self._progress.phase(describe_step(metrics))
         loading = SERVER if self._loading_since is not None and not self._count else TRAINER
         box = boxes.get(loading)
         if box and box.last_lines and not box.last_lines[-1].startswith("step "):
@@ -156,6 +158,15 @@ class Teller:
         elif server.health == "healthy" and self._loading_since is not None:
             self._progress.phase(f"server ready after {now - self._loading_since:.0f} s")
             self._loading_since = None
+
+
+def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """What the lines hold; one that a full disk cut short is left out."""
+    for line in lines:
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                yield entry
 
 
 def describe_step(metrics: Mapping[str, Any]) -> str:

@@ -147,3 +147,35 @@ def test_colocate_has_no_server_to_miss():
     watcher = follow.Watcher(("prefetch", "trainer"))
 
     assert watcher.decide(follow.Look(0, {"trainer": box("trainer")}, 0)) == ("go on", "")
+
+
+class Told:
+    """A progress display that keeps what it is told."""
+
+    def __init__(self):
+        self.phases = []
+
+    def phase(self, text):
+        self.phases.append(text)
+
+    def detail(self, text):
+        pass
+
+
+def test_steps_and_events_are_told_once_and_a_torn_line_ends_nothing(tmp_path):
+    told = Told()
+    teller = follow.Teller(tmp_path, told)
+    assert teller.tell({}, 0.0) == 0
+    ready = {"event": "ready", "line": "the server is ready after 9 s"}
+    events = [
+        {**ready, "attempt": 1},
+        {"event": "noticed", "line": "training was killed"},
+        {**ready, "attempt": 2},
+        {"event": "ended"},
+    ]
+    (tmp_path / "events.jsonl").write_text('{"event": "no\n' + "".join(json.dumps(event) + "\n" for event in events))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n')
+
+    assert teller.tell({}, 1.0) == 1
+
+    assert told.phases == ["training was killed", "the server is ready after 9 s", "step 1/?"]
