@@ -269,6 +269,16 @@ async def test_a_second_start_leaves_the_first_update_open_as_long_as_it_is(stag
 
 
 @on_stage
+async def test_a_second_start_that_succeeds_all_the_same_makes_the_update_no_younger(stage: Stage) -> None:
+    await stage.updating()
+    stage.clock.now = 4.0
+    stage.app.updating = False
+    assert (await stage.send(START)).status == 200
+
+    assert (await stage.report()).update_open_s == 4.0
+
+
+@on_stage
 async def test_a_finish_that_fails_leaves_the_update_open(stage: Stage) -> None:
     await stage.updating()
     stage.app.statuses[FINISH] = 500
@@ -391,6 +401,7 @@ async def test_a_trainer_that_hangs_up_while_its_update_waits_never_opens_one(st
     await generation.task
 
     assert START not in stage.app.arrived
+    assert start.messages == []
     assert (await stage.report()).update_open_s is None
     assert (await stage.send(GENERATE)).status == 200
 

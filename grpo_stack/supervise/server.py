@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from grpo_stack.supervise import child
 from grpo_stack.supervise.backoff import Restarts
 from grpo_stack.supervise.events import say
 from grpo_stack.supervise.evidence import COUNTERS, Evidence, Limits, Look
-from grpo_stack.supervise.stopping import Stop, asked_to_stop
+from grpo_stack.supervise.stopping import asked_to_stop
 
 POLL_S = 0.5
 """Seconds between two looks."""
@@ -124,7 +125,7 @@ def _hopeless(restarts: Restarts, known_good: bool, life: Life) -> str:
     return ""
 
 
-def _live(settings: Settings, argv: Sequence[str], stop: Stop) -> Life:
+def _live(settings: Settings, argv: Sequence[str], stop: threading.Event) -> Life:
     """One instance, from its start until nothing of it is left."""
     if settings.memo:
         settings.memo.unlink(missing_ok=True)
@@ -138,10 +139,8 @@ def _live(settings: Settings, argv: Sequence[str], stop: Stop) -> Life:
         while not end:
             if stop.wait(POLL_S):
                 # One that still loads has nothing to finish, and may not hear: vLLM 0.28 was seen to swallow SIGTERM then.
-                grace_s, end = (
-                    settings.grace_s if evidence.report else min(QUICK_GRACE_S, settings.grace_s),
-                    "was ended",
-                )
+                grace_s = settings.grace_s if evidence.report else min(QUICK_GRACE_S, settings.grace_s)
+                end = "was ended"
                 say(f"asked to stop: vLLM has {grace_s:g} s to end")
             elif (code := process.poll()) is not None:
                 end = f"ended by itself ({_how(code)})"
