@@ -11,7 +11,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from grpo_stack.supervise import child
 from grpo_stack.supervise.backoff import Restarts
 from grpo_stack.supervise.events import say
 from grpo_stack.supervise.evidence import COUNTERS, Evidence, Limits, Look
-from grpo_stack.supervise.stopping import asked_to_stop
+from grpo_stack.supervise.stopping import Stop, asked_to_stop
 
 POLL_S = 0.5
 """Seconds between two looks."""
@@ -125,7 +124,7 @@ def _hopeless(restarts: Restarts, known_good: bool, life: Life) -> str:
     return ""
 
 
-def _live(settings: Settings, argv: Sequence[str], stop: threading.Event) -> Life:
+def _live(settings: Settings, argv: Sequence[str], stop: Stop) -> Life:
     """One instance, from its start until nothing of it is left."""
     if settings.memo:
         settings.memo.unlink(missing_ok=True)
