@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import time
 import uuid
@@ -28,6 +29,9 @@ GENERATIONS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generat
 
 START, FINISH = "/start_weight_update", "/finish_weight_update"
 
+POLLED = (REPORT, "/metrics")
+"""What the supervisor asks for twice a second: kept out of the access log, where nobody would find anything else."""
+
 DRAIN_S = 60.0
 """How long a weight update waits for the generations in flight before it is refused with 503, which TRL tries again."""
 
@@ -36,6 +40,7 @@ class Activity:
     """The middleware. All of it runs on the one event loop of the API server, so no lock is needed."""
 
     def __init__(self, app: App, clock: Callable[[], float] = time.monotonic, drain_s: float = DRAIN_S) -> None:
+        logging.getLogger("uvicorn.access").addFilter(_worth_logging)
         self._app = app
         self._clock = clock
         self._drain_s = drain_s
@@ -179,3 +184,12 @@ class Activity:
             await answer(send, 405, json.dumps({"error": f"use {method}"}).encode())
         else:
             await answer(send, 200, content())
+
+
+def _worth_logging(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn's access log is about more than the supervisor's own polling.
+
+    Its arguments are client, method, path, HTTP version and status (uvicorn.logging.AccessFormatter).
+    """
+    args = record.args
+    return not (isinstance(args, tuple) and len(args) == 5 and args[2] in POLLED)

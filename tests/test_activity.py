@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -474,3 +475,20 @@ def test_a_report_is_read_as_it_was_written_and_nothing_else_is_one() -> None:
     for body in (b"", b"[]", b"{}", b'{"instance": "x"}', b"<html>", b"\xff"):
         with pytest.raises(ValueError, match="no report"):
             activity_api.read(body)
+
+
+def test_the_supervisors_polling_stays_out_of_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
+    Activity(App())
+    log = logging.getLogger("uvicorn.access")
+
+    with caplog.at_level(logging.INFO, "uvicorn.access"):
+        for path in ("/grpo_stack/activity", "/metrics", "/grpo_stack/abandon", GENERATE):
+            log.info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:40000", "GET", path, "1.1", 200)
+        log.info("something else")
+
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        '127.0.0.1:40000 - "GET /grpo_stack/abandon HTTP/1.1" 200',
+        f'127.0.0.1:40000 - "GET {GENERATE} HTTP/1.1" 200',
+        "something else",
+    ]

@@ -24,7 +24,8 @@ from tests.fakes.supervised import REST
 
 ROOT = Path(__file__).parent.parent
 LIMITS = Limits(boot_s=600, stuck_s=120, update_s=300)
-GENERATING = dataclasses.replace(REST, generating=1)
+SERVED = dataclasses.replace(REST, generated=1)
+GENERATING = dataclasses.replace(SERVED, generating=1)
 
 
 class Watch:
@@ -57,10 +58,19 @@ def test_a_server_at_rest_is_fine_for_ever() -> None:
 
 def test_a_generation_without_any_progress_is_stuck() -> None:
     watch = Watch()
-    watch.see(REST)
+    watch.see(SERVED)
 
     assert watch.see(GENERATING, 121) == ""
     assert watch.see(GENERATING) == "has generated nothing for 121 s, with 1 in flight"
+
+
+def test_the_first_generation_of_an_instance_has_time_to_compile() -> None:
+    watch = Watch()
+    first = dataclasses.replace(GENERATING, generated=0)
+    watch.see(dataclasses.replace(REST, generated=0))
+
+    assert watch.see(first, 4 * 120 + 1) == ""
+    assert watch.see(first) == "has generated nothing for 481 s, with 1 in flight"
 
 
 def test_a_long_generation_or_queue_is_not_stuck_while_the_engine_does_something() -> None:
@@ -68,7 +78,7 @@ def test_a_long_generation_or_queue_is_not_stuck_while_the_engine_does_something
 
     assert watch.see(dataclasses.replace(GENERATING, generating=900, oldest_s=5000.0), 5000, counters="moving") == ""
     assert watch.see(GENERATING, 100) == ""
-    assert watch.see(dataclasses.replace(GENERATING, generated=1), 100) == ""
+    assert watch.see(dataclasses.replace(GENERATING, generated=2), 100) == ""
 
 
 def test_without_counters_there_is_no_evidence_of_being_stuck() -> None:
@@ -79,7 +89,7 @@ def test_clients_that_give_up_early_do_not_hide_an_engine_that_is_stuck() -> Non
     watch = Watch()
     for _ in range(3):
         watch.see(GENERATING, 60)
-        verdict = watch.see(REST, 5)
+        verdict = watch.see(SERVED, 5)
 
     assert verdict.startswith("has generated nothing for 17")
 

@@ -21,6 +21,10 @@ from grpo_stack.activity_api import Report
 MAX_GAP_S = 15.0
 """The longest time that one look may stand for: two calls that use up their time-outs, and a pause."""
 
+FIRST = 4.0
+"""Times `stuck_s` for the first generation of an instance: kernels compile in it, and no counter moves meanwhile (25 s to 80 s
+of C++ on 2 cores)."""
+
 COUNTERS = (
     *("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:iteration_tokens_total_count"),
     *("vllm:num_preemptions_total", "vllm:kv_cache_usage_perc", "vllm:num_requests_waiting"),
@@ -139,7 +143,7 @@ class Evidence:
             return "is in a weight update that nobody will finish"
         if self.open_s > max(limits.update_s, 10 * self.report.longest_update_s):
             return f"has been in one weight update for {self.open_s:.0f} s"
-        if self.still_s > limits.stuck_s:
+        if self.still_s > limits.stuck_s * (1.0 if self.report.generated else FIRST):
             return f"has generated nothing for {self.still_s:.0f} s, with {self.report.generating} in flight"
         if self.unanswered_s > limits.stuck_s:
             return f"has not answered for {self.unanswered_s:.0f} s ({self.last.fault})"
