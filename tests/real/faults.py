@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -21,6 +22,9 @@ from grpo_stack.supervise import events
 from tests.real.conftest import ROOT, Stack
 
 SERVER, TRAINER = "vllm-server", "trainer"
+
+RANK, ENGINE, VLLM = r"python (-u )?-m grpo_stack\.train", "VLLM::EngineCore", "VLLM::"
+"""Training processes, and not what stands in front of them; vLLM's engine; all of its children."""
 
 RECORD = ROOT / ".cache" / "faults.jsonl"
 """Where the times of each recovery are kept, for `bench/reliability.py`."""
@@ -122,10 +126,10 @@ class Live:
         return next(box.name for box in engine.containers(self.stack.project) if box.service == service)
 
     def pids(self, service: str, text: str) -> list[int]:
-        """Processes of a container whose command line holds `text`, as this host numbers them."""
+        """Processes of a container whose command line matches `text`, as this host numbers them."""
         argv = [self.stack.docker, "top", self.name(service), "-eo", "pid,args"]
         lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
-        return [int(line.split()[0]) for line in lines if text in line]
+        return [int(line.split()[0]) for line in lines if re.search(text, line)]
 
     def kill(self, service: str, text: str, sign: signal.Signals = signal.SIGKILL) -> float:
         """Send a signal to such processes, at least one; when that was."""

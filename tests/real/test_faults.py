@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.real.conftest import Stack
-from tests.real.faults import SERVER, TRAINER, Live, corrupt
+from tests.real.faults import ENGINE, RANK, SERVER, TRAINER, VLLM, Live, corrupt
 
 pytestmark = pytest.mark.docker
 
@@ -58,7 +58,7 @@ def test_a_trainer_that_dies_at_any_moment_goes_on_from_its_last_checkpoint(star
     for moment, name in (("generate", "while generating"), ("push", "during a push"), ("idle", "while optimizing")):
         with live.during(moment):
             before = live.step()
-            at = live.kill(TRAINER, "-m grpo_stack.train")
+            at = live.kill(TRAINER, RANK)
         found = live.recovered(f"trainer process SIGKILL {name}", at, before)
         assert found.lost_steps <= SAVE_STEPS
         live.until_step(before + 4)
@@ -67,7 +67,7 @@ def test_a_trainer_that_dies_at_any_moment_goes_on_from_its_last_checkpoint(star
     newest = max((live.folder).glob("checkpoint-*/model.safetensors"), key=lambda file: file.stat().st_mtime)
     with live.during("idle"):
         before = live.step()
-        at = live.kill(TRAINER, "-m grpo_stack.train")
+        at = live.kill(TRAINER, RANK)
         newest = max((live.folder).glob("checkpoint-*/model.safetensors"), key=lambda file: file.stat().st_mtime)
         corrupt(newest)
     found = live.recovered("newest checkpoint cut in half, trainer process SIGKILL", at, before)
@@ -83,13 +83,13 @@ def test_a_server_that_dies_or_hangs_is_started_again_and_the_run_goes_on(start)
     for moment, name in (("generate", "while generating"), ("push", "during a push")):
         with live.during(moment):
             before = live.step()
-            at = live.kill(SERVER, "VLLM::EngineCore")
+            at = live.kill(SERVER, ENGINE)
         live.recovered(f"engine process SIGKILL {name}", at, before)
         live.until_step(before + 4)
 
     with live.during("generate"):
         before = live.step()
-        at = live.kill(SERVER, "VLLM::", signal.SIGSTOP)
+        at = live.kill(SERVER, VLLM, signal.SIGSTOP)
     found = live.recovered("engine processes SIGSTOP while generating", at, before)
     assert found.noticed_s is not None
     assert found.noticed_s <= QUICK["stuck_after_s"] + 30
@@ -157,7 +157,7 @@ def test_one_of_two_ranks_that_dies_takes_the_other_along_and_both_come_back(sta
     with live.during("generate"):
         before = live.step()
         at = time.time()
-        os.kill(max(live.pids(TRAINER, "-m grpo_stack.train")), signal.SIGKILL)
+        os.kill(max(live.pids(TRAINER, RANK)), signal.SIGKILL)
 
     live.recovered("one of two trainer ranks SIGKILL", at, before)
 
@@ -248,9 +248,7 @@ def test_twenty_minutes_of_random_faults_end_at_the_target(start):
     until = time.monotonic() + 60 * minutes
     live.until_step(3)
     while time.monotonic() < until and live.child.poll() is None:
-        service, text = chance.choice(
-            [(TRAINER, "-m grpo_stack.train"), (SERVER, "VLLM::EngineCore"), (SERVER, ""), (TRAINER, "")]
-        )
+        service, text = chance.choice([(TRAINER, RANK), (SERVER, ENGINE), (SERVER, ""), (TRAINER, "")])
         moment = chance.choice(["generate", "push", "idle"])
         with live.during(moment, limit_s=180):
             before = live.step()
