@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gpu_watch import ROOT, SHAPES, Gpu, Up, save, words
 
 STEPS = 15
-LENGTH = {"half": 128, "seven": 320}
+LENGTH = {"half": 192, "seven": 384}
 """vLLM's longest sequence, on both sides of the comparison."""
 
 TOKENS = {"half": 32 * 64, "seven": 16 * 256}

@@ -32,7 +32,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
 def words(model: Path, split: str, steps: int, *settings: str) -> list[str]:
     """Flags of `grpo-stack` for one of the models that bench/gpu_models.py writes."""
     args = ("num_generations=8", "per_device_train_batch_size=8", "lr_scheduler_type=constant", f"max_steps={steps}")
-    set_ = [f"trainer.args.{arg}" for arg in (*args, *SHAPES[model.name])] + ["data.max_prompt_length=64", *settings]
+    set_ = [f"trainer.args.{arg}" for arg in (*args, *SHAPES[model.name])] + ["data.max_prompt_length=128", *settings]
     named = ["--model", str(model), "--split", split, "--dataset", "two-digit-sums", "--reward", f"{REWARD}:digits"]
     return [*named, *(word for setting in set_ for word in ("--set", setting))]
 
