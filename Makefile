@@ -118,7 +118,6 @@ bench-gpu: ## measure on this host's first GPU: PYTHON=one that holds vLLM and T
 	@$(PYTHON) bench/gpu_models.py $(BENCH)/models --noise
 	@$(PYTHON) bench/gpu_stack.py $(BENCH)/models $(BENCH)/runs docs/gpu
 	@$(PYTHON) bench/gpu_faults.py $(BENCH)/models $(BENCH)/runs docs/gpu half
-	@$(PYTHON) bench/gpu_faults.py $(BENCH)/models $(BENCH)/runs docs/gpu seven push
 	@$(PYTHON) bench/gpu_figures.py $(BENCH)/models $(BENCH)/runs docs/gpu half
 	@$(PYTHON) bench/gpu_figures.py $(BENCH)/models $(BENCH)/runs docs/gpu seven
 	@$(PYTHON) bench/push_sweep.py $(BENCH)/models/seven $(BENCH)/runs docs/gpu

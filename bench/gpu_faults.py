@@ -79,22 +79,25 @@ FAULTS: dict[str, tuple[Callable[[Up], list[int]], Moment, signal.Signals]] = {
 def strike(name: str, stack: Up, gpu: Gpu) -> dict[str, Any]:
     choose, moment, sign = FAULTS[name]
     victims = choose(stack)  # before the moment, which does not last
-    shown = [commands(pid)[:80] for pid in victims]
+    shown = [Path(commands(pid).split()[0]).name for pid in victims]
     catch(moment)
     for pid in victims:
         os.kill(pid, sign)
     at = stack.now()
     last = [line for when, source, line in stack.lines if source == "trainer" and line.startswith("step ")][-1:]
-    resumed = stack.wait_for(r"^step \d+/", "trainer", after=at + 1.5, limit_s=300)
-    second = stack.wait_for(r"^step \d+/", "trainer", after=resumed, limit_s=60)
+    # The step that was on may still end, so the next one is known by the supervisor's own word.
+    recovered = stack.wait_for(r"recovered: step", "trainer", after=at, limit_s=400)
+    steps = [(when, line) for when, who, line in stack.lines if who == "trainer" and line.startswith("step ")]
+    resumed, next_step = [step for step in steps if step[0] <= recovered][-1]
     own = [(when, f"{who}: {line}") for when, who, line in stack.lines if when > at and line.startswith("grpo-stack:")]
-    told = [(round(when - at, 2), line[:200]) for when, line in own if when < second]
-    next_step = next(line for when, who, line in stack.lines if who == "trainer" and when == resumed)
+    ready = [when for when, line in own if "the server is ready" in line]
+    told = [(round(when - at, 2), line[:200]) for when, line in own if when <= recovered and "waiting for" not in line]
     return {
         "fault": name,
         "signal": sign.name,
         "victims": shown,
         "noticed after s": told[0][0] if told else None,
+        "server ready after s": round(ready[0] - at, 2) if ready else None,
         "next step after s": round(resumed - at, 2),
         "step before": last,
         "step after": next_step,

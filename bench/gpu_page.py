@@ -18,6 +18,14 @@ weights in the shapes of Qwen2.5-0.5B and 7B (0.49 and 7.6 billion parameters): 
 """
 
 
+FAULTS = {
+    "push": "SIGKILL of the training process during a push",
+    "engine": "SIGKILL of vLLM's engine while it generates",
+    "stopped": "SIGSTOP of vLLM's engine while it generates, `stuck_after_s` 15",
+    "api": "SIGKILL of vLLM's API server while it generates",
+}
+
+
 def load(pattern: str) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in sorted(RESULTS.glob(pattern))]
 
@@ -61,62 +69,70 @@ def runs(found: list[dict[str, Any]]) -> list[str]:
 
 
 def starts(found: list[dict[str, Any]]) -> list[str]:
-    rows = []
-    for run in found:
-        to = run["seconds to"]
-        rows.append(
-            [
-                f"{run['model']}, {run['split']}",
-                to["both start"],
-                to["server answers"],
-                to["first step"],
-                run["seconds"],
-            ]
-        )
-    titles = ["Run", "model and dataset there", "server answers", "first step done", "everything stopped"]
+    keys = ("both start", "server answers", "go", "first step")
+    rows = [[f"{run['model']}, {run['split']}", *(run["seconds to"][key] for key in keys)] for run in found]
+    titles = ["Run", "model and dataset checked", "server answers", "training may go on", "first step done"]
     return ["## Seconds from the start of `up`", "", *table(titles, rows)]
 
 
 def memory(found: list[dict[str, Any]]) -> list[str]:
     rows = []
     for run in found:
-        seen = run["server GiB"]
+        sides = {side["role"]: {one["label"]: one["gib"] for one in side["shares"]} for side in run["plan"]["memory"]}
+        if "vllm-server" not in sides:
+            continue  # vLLM inside the trainer says nothing of its memory there
+        server, trainer = sides["vllm-server"], sides["trainer"]
         peak = json.loads(run["trainer bytes"] or "{}")
-        said = {name: (values or [None])[0] for name, values in seen.items()}
-        trainer = [peak[key] / 2**30 if peak else None for key in ("allocated", "reserved")]
-        rows.append([f"{run['model']}, {run['split']}", said["weights"], said["graphs"], said["kv cache"], *trainer])
-    titles = ["Run", "vLLM weights", "CUDA graphs", "KV cache", "trainer's peak, allocated", "reserved"]
-    return ["## Memory, GiB", "", *table(titles, rows)]
+        in_torch = sum(
+            trainer[name] for name in ("weights", "gradients", "optimizer state", "activations", "log-probs")
+        )
+        for name, seen, planned in (
+            ("vLLM's weights", run["server GiB"]["weights"][0], server["weights"]),
+            ("vLLM's CUDA graphs", run["server GiB"]["graphs"][0], server["CUDA graphs"]),
+            ("vLLM's KV cache", run["server GiB"]["kv cache"][0], server["KV cache"]),
+            ("trainer, most that torch allocated", peak["allocated"] / 2**30, in_torch),
+        ):
+            rows.append([run["model"], name, float(seen), planned, f"{100 * (planned / float(seen) - 1):+.1f} %"])
+    return ["## Memory, GiB", "", *table(["Model", "", "measured", "`grpo-stack plan`", "off by"], rows)]
 
 
 def faults(found: list[dict[str, Any]]) -> list[str]:
-    rows = []
+    rows, notes = [], []
     for run in found:
         for fault in run["faults"]:
-            before = (fault["step before"] or ["-"])[0].split("  ")[0]
-            row = [run["model"], fault["signal"], fault["victims"][0].split()[0] if fault["victims"] else None]
-            rows.append([*row, fault["fault"], fault["noticed after s"], fault["next step after s"], before])
-            rows[-1].append(fault["step after"].split("  ")[0])
+            last = (fault["step before"] or ["-"])[0].split("  ")[0]
+            row = [run["model"], FAULTS[fault["fault"]], fault["noticed after s"], fault["server ready after s"]]
+            rows.append([*row, fault["next step after s"], last, (fault["step after"] or "-").split("  ")[0]])
+            notes += [fault["note"], ""] if "note" in fault else []
     titles = [
         "Model",
-        "Signal",
-        "to",
         "Fault",
         "noticed after s",
+        "server ready after s",
         "next step done after s",
-        "last step before",
-        "first after",
+        "last step",
+        "next step",
     ]
-    return ["## Faults, and the run going on by itself", "", *table(titles, rows)]
+    return ["## Faults, and the run going on by itself", "", *table(titles, rows), *notes]
 
 
 def figures(found: list[dict[str, Any]]) -> list[str]:
     rows = []
     for run in found:
         for key, hand in run["medians"]["by hand"].items():
-            rows.append([run["model"], key, hand, run["medians"]["stack"][key], run["stack / by hand"][key]])
-    titles = ["Model", "Median", "by hand", "stack", "stack / by hand"]
-    return ["## Beside the same thing done by hand", "", *table(titles, rows)]
+            row = [run["model"], run["rounds"], key, hand, run["medians"]["stack"][key], run["stack / by hand"][key]]
+            rows.append(row)
+    titles = ["Model", "rounds", "median of", "by hand", "stack", "stack / by hand"]
+    few = "Fewer than three rounds decide nothing: a step of one and the same run takes up to a third more on another start."
+    note = [few, ""] if any(run["rounds"] < 3 for run in found) else []
+    return ["## Beside the same thing done by hand", "", *table(titles, rows), *note]
+
+
+def noise(found: list[dict[str, Any]]) -> list[str]:
+    key = "log-prob difference of bfloat16 and float32"
+    rows = [[model["model"], f"{model[key]:.4f}"] for one in found for model in one["models"] if key in model]
+    text = "What bfloat16 alone does to the log-probs of these weights: the same model, the same tokens, in bfloat16 and in float32."
+    return ["## Log-prob difference without any server", "", text, "", *table(["Model", "mean difference"], rows)]
 
 
 def pushes(found: list[dict[str, Any]]) -> list[str]:
@@ -133,10 +149,11 @@ def pushes(found: list[dict[str, Any]]) -> list[str]:
 
 
 SECTIONS = (
-    ("stack-*", (runs, starts, memory)),
-    ("faults-*", (faults,)),
-    ("figures-*", (figures,)),
-    ("push-*", (pushes,)),
+    (("stack-*",), (runs, starts, memory)),
+    (("models",), (noise,)),
+    (("faults-*", "stack-*"), (faults,)),
+    (("figures-*",), (figures,)),
+    (("push-*",), (pushes,)),
 )
 
 
@@ -151,8 +168,8 @@ def page() -> str:
             f"- {machine}, driver {driver}; vLLM {vllm}, TRL {trl}, torch {torch}, transformers {transformers}"
         )
     lines.append("")
-    for pattern, sections in SECTIONS:
-        if found := load(f"{pattern}.json"):
+    for patterns, sections in SECTIONS:
+        if found := [one for pattern in patterns for one in load(f"{pattern}.json")]:
             for section in sections:
                 lines += section(found)
     return "\n".join(lines).rstrip() + "\n"

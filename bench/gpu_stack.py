@@ -16,15 +16,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import gpu_faults
 from gpu_watch import ROOT, Gpu, Up, commands, of_steps, save, until, words
 
-RUNS: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
-    "half": ("half", "shared", 25, ()),
+RUNS: dict[str, tuple[str, str, int, int, tuple[str, ...]]] = {
+    "half": ("half", "shared", 25, 0, ()),
     # A checkpoint of 7.6B with its optimizer takes 46 GB; what is measured here needs none.
-    "seven": ("seven", "shared", 20, ("trainer.args.save_strategy=no",)),
-    "colocate": ("half", "colocate", 6, ("trainer.args.save_strategy=no",)),
+    "seven": ("seven", "shared", 20, 8, ("trainer.args.save_strategy=no",)),
+    "colocate": ("half", "colocate", 6, 0, ("trainer.args.save_strategy=no",)),
 }
-"""Model, split, steps, further settings."""
+"""Model, split, steps, the step in whose next push the training process is killed (0: none), further settings."""
 
 
 def planned(flags: list[str]) -> dict[str, Any]:
@@ -47,13 +48,17 @@ def doctor(flags: list[str]) -> dict[str, Any]:
 
 
 def run(name: str, models: Path, work: Path, results: Path) -> None:
-    model, split, steps, settings = RUNS[name]
+    model, split, steps, strike_at, settings = RUNS[name]
     flags = words(models / model, split, steps, *settings)
     gpu = Gpu()
     before = gpu.used_mib()
     judged, expected = doctor(flags), planned(flags)
     gpu.watch()
     stack = Up(name, work, flags)
+    struck = []
+    if strike_at:
+        stack.wait_for(rf"^step {strike_at}/", "trainer")
+        struck.append(gpu_faults.strike("push", stack, gpu))
     code = stack.wait(540)
     ended = stack.now()
     back = until(lambda: gpu.used_mib() <= before + 16 and not gpu.processes(), 20)
@@ -71,6 +76,7 @@ def run(name: str, models: Path, work: Path, results: Path) -> None:
         "trainer bytes": (stack.grep(r"^memory (\{.*\})", "trainer") or [None])[-1],
         "plan": expected,
         "doctor": judged,
+        "faults": struck,
         "said": stack.said(),
     }
     save(results, f"stack-{name}", found)
@@ -82,6 +88,7 @@ def phases(stack: Up) -> dict[str, float | None]:
         "both start": stack.first("server and trainer starting|trainer starting", "up"),
         "server answers": stack.first("Application startup complete|vLLM answers", "vllm-server"),
         "first step": stack.first(r"^step 1/", "trainer"),
+        "go": stack.first("the server is ready", "trainer"),
         "second step": stack.first(r"^step 2/", "trainer"),
         "stopping": stack.first("stopped;", "up"),
     }

@@ -145,7 +145,7 @@ class Up:
 
     def said(self) -> list[str]:
         """What grpo-stack itself said, and when."""
-        own = [(at, name, line) for at, name, line in self.lines if name == "up" or line.startswith("grpo-stack:")]
+        own = [entry for entry in self.lines if entry[2].startswith("grpo-stack:") and "waiting for" not in entry[2]]
         return [f"{at:8.2f} {name:12} {line[:240]}" for at, name, line in own]
 
     def metrics(self) -> list[dict[str, Any]]:
