@@ -75,6 +75,7 @@ class StopCallback(TrainerCallback):
         self.began = True
         self.heart.beat("optimize", state.global_step, state.max_steps)
         control.should_training_stop = False  # what a checkpoint made at a stop would restore
+        state.compute_steps(args, state.max_steps)  # else the checkpoint's save_steps would outweigh those given now
         if state.global_step >= state.max_steps:
             raise NothingLeftError
         self.reason = self.agree(ASKED if self.heart.stop_asked() else None)

@@ -81,7 +81,11 @@ def _restore_generation(trainer: Any, checkpoint: Path, step: int, say: Callable
     if all(file.exists() for file in files) and not (checkpoint / GENERATION.format(rank=len(ranks))).exists():
         import torch
 
-        held = torch.load(files[trainer.args.process_index], map_location=trainer.args.device, weights_only=True)
+        device = trainer.args.device
+        place = (
+            device if device.type != "cpu" else "cpu"
+        )  # torch restores to no "cpu:0", as ranks on the CPU are called
+        held = torch.load(files[trainer.args.process_index], map_location=place, weights_only=True)
         trainer._buffered_inputs = held["inputs"]
     else:
         say(

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from accelerate import PartialState
 
-from grpo_stack import checkpoints, demo, heartbeat, manifest, metrics, train
+from grpo_stack import checkpoints, demo, heartbeat, manifest, metrics, resuming, train
 from grpo_stack.heartbeat import Heart
 from tests.image import recording
 
@@ -133,8 +134,10 @@ def test_what_trl_alone_saved_inside_a_generation_goes_on_in_step_with_the_datas
     (folder / manifest.MANIFEST).unlink()
     (program.heart / "stop").unlink()
 
-    assert program(tmp_path / "run", 6) == 0
+    assert program(tmp_path / "run", 6, "--save_steps", "5", "--save_total_limit", "9") == 0
 
+    made = sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*"))
+    assert made == ["checkpoint-3", "checkpoint-5", "checkpoint-6"], "--save_steps given now counts, not the old one"
     assert "checkpoint-3: lies inside a generation and does not hold it" in capsys.readouterr().out
     assert [step for step, _ in recording.SEEN] == [0, 2, 3, 4]
     assert sorted(recording.SEEN[1][1]) == sorted(recording.SEEN[2][1])
@@ -200,6 +203,25 @@ def test_a_full_disk_ends_the_run_with_the_older_checkpoints_as_they_were(
     assert (program.beat().phase, program.beat().exit_code, program.beat().message) == ("failed", 3, line)
     assert checkpoints.newest(output, pytest.fail) == output / "checkpoint-2"
     assert not (output / checkpoints.ASIDE).exists()
+
+
+@pytest.mark.parametrize(("ranks", "held"), [(2, True), (1, False), (3, False)])
+def test_a_rank_takes_up_its_own_part_of_a_generation_and_none_when_there_were_more_or_fewer_ranks(
+    tmp_path: Path, ranks: int, held: bool
+) -> None:
+    for rank in (0, 1):
+        torch.save({"step": 1, "inputs": [{"ids": torch.tensor([rank])}]}, tmp_path / f"generation_{rank}.pt")
+    last = SimpleNamespace(
+        world_size=ranks, process_index=ranks - 1, device=torch.device("cpu:0"), steps_per_generation=2
+    )
+    trainer = SimpleNamespace(args=last, num_iterations=1, _step=0, _buffered_inputs=None)
+    said: list[str] = []
+
+    resuming._restore_generation(trainer, tmp_path, 1, said.append)
+
+    assert trainer._step == 1
+    assert trainer._buffered_inputs == ([{"ids": torch.tensor([1])}] if held else None)
+    assert len(said) == (0 if held else 1)
 
 
 class NeverGo(Heart):
