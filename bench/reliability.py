@@ -31,12 +31,16 @@ def machine() -> str:
 def table(results: list[dict[str, Any]]) -> str:
     """The results as a Markdown table; times in seconds from the fault."""
     lines = [
-        "| Fault | Machine | noticed | server ready | next step | steps made again |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| Fault | during | Machine | noticed | server ready | next step | steps made again |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in results:
         times = [f"{row[key]:.1f} s" if row[key] is not None else "-" for key in ("noticed_s", "ready_s", "step_s")]
-        lines.append("| " + " | ".join([row["fault"], row["machine"], *times, str(row["lost_steps"])]) + " |")
+        lines.append(
+            "| "
+            + " | ".join([row["fault"], row["phase"] or "-", row["machine"], *times, str(row["lost_steps"])])
+            + " |"
+        )
     return "\n".join(lines) + "\n"
 
 

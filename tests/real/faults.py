@@ -9,8 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +51,8 @@ class Recovery:
     """Seconds from a fault, by the wall clock."""
 
     fault: str
+    phase: str | None
+    """What training was doing, as its supervisor knew it."""
     noticed_s: float | None
     """Until a supervisor said so; None where none had to."""
     ready_s: float | None
@@ -60,6 +61,16 @@ class Recovery:
     """Until the next completed step."""
     lost_steps: int
     """Steps that had to be made again."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Harm that was done."""
+
+    at: float
+    """Seconds since 1970."""
+    before: int
+    """Steps completed by then."""
 
 
 class Live:
@@ -100,10 +111,9 @@ class Live:
     def until_step(self, step: int, limit_s: float = 240) -> None:
         self.until(f"step {step}", lambda: self.step() >= step, limit_s)
 
-    @contextmanager
-    def during(self, phase: str, limit_s: float = 60) -> Iterator[None]:
-        """Enter the block as the server begins to `generate` or to take a `push`, or is `idle` after generating, while the
-        trainer optimizes."""
+    def await_moment(self, moment: str, limit_s: float = 120) -> None:
+        """Return as the server begins to `generate` or to take a `push`, or is `idle` after generating, while the trainer
+        optimizes."""
         argv = [self.stack.docker, "exec", self.name(SERVER), "python", "-c", WATCH]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as watching:
             assert watching.stdout
@@ -111,16 +121,24 @@ class Live:
             killer.start()
             before = ""
             for line in watching.stdout:
-                if line.strip() == phase and (phase != "idle" or before == "generate"):
+                if line.strip() == moment and (moment != "idle" or before == "generate"):
                     break
                 before = line.strip()
             else:
-                pytest.fail(f"the server did not come to {phase} within {limit_s} s")
-            try:
-                yield
-            finally:
-                killer.cancel()
-                watching.kill()
+                pytest.fail(f"the server did not come to {moment} within {limit_s} s")
+            killer.cancel()
+            watching.kill()
+
+    def strike(self, moment: str, service: str, text: str = "", sign: signal.Signals = signal.SIGKILL) -> Fault:
+        """Send a signal to the processes that match `text`, or end the whole container, at that moment of a step."""
+        # Looked up before, since a push takes less time than asking Docker.
+        victims = self.pids(service, text) if text else [self.main_pid(service)]
+        assert victims, f"no {text} in {service}"
+        self.await_moment(moment)
+        at, before = time.time(), self.step()
+        for pid in victims:
+            os.kill(pid, sign)
+        return Fault(at, before)
 
     def name(self, service: str) -> str:
         return next(box.name for box in engine.containers(self.stack.project) if box.service == service)
@@ -131,31 +149,25 @@ class Live:
         lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
         return [int(line.split()[0]) for line in lines if re.search(text, line)]
 
-    def kill(self, service: str, text: str, sign: signal.Signals = signal.SIGKILL) -> float:
-        """Send a signal to such processes, at least one; when that was."""
-        found = self.pids(service, text)
-        assert found, f"no {text} in {service}"
-        now = time.time()
-        for pid in found:
-            os.kill(pid, sign)
-        return now
-
-    def kill_container(self, service: str) -> float:
-        """End a container as the kernel would, and not as Docker does, which takes it for its own wish."""
+    def main_pid(self, service: str) -> int:
+        """The first process of a container. Killed like this it ends as by the kernel, and not as by Docker, which would
+        take the end for its own wish."""
         argv = [self.stack.docker, "inspect", "--format", "{{.State.Pid}}", self.name(service)]
-        pid = int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-        now = time.time()
-        os.kill(pid, signal.SIGKILL)
-        return now
+        return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
-    def compose(self, *words: str) -> float:
+    def fault(self, do: Callable[[], object]) -> Fault:
+        """Do any other harm."""
+        found = Fault(time.time(), self.step())
+        do()
+        return found
+
+    def compose(self, *words: str) -> None:
         argv = [self.stack.docker, "compose", "--project-name", self.stack.project, *words]
-        now = time.time()
         subprocess.run(argv, capture_output=True, check=True, timeout=180)
-        return now
 
-    def recovered(self, fault: str, at: float, before: int, *, restart: bool = True, limit_s: float = 240) -> Recovery:
-        """Wait for the next step after a fault at `at`, before which `before` steps were made; its times."""
+    def recovered(self, name: str, fault: Fault, *, restart: bool = True, limit_s: float = 300) -> Recovery:
+        """Wait for the next step after a fault; its times, which are kept under `name`."""
+        at = fault.at
 
         def next_step() -> tuple[float, float | None, int] | None:
             seen = self.events(at)
@@ -165,14 +177,15 @@ class Live:
             later = [line for line in self.metrics() if line["time"] > (ready or at)]
             return (later[0]["time"], ready, later[0]["step"]) if later else None
 
-        step_at, ready, step = self.until(f"step after {fault}", next_step, limit_s)
-        noticed = next((each["unix"] for each in self.events(at) if each["event"] == "noticed"), None)
+        step_at, ready, step = self.until(f"step after {name}", next_step, limit_s)
+        noticed = next((each for each in self.events(at) if each["event"] == "noticed"), None)
         found = Recovery(
-            fault,
-            round(noticed - at, 1) if noticed else None,
+            name,
+            noticed["phase"] if noticed else None,
+            round(noticed["unix"] - at, 1) if noticed else None,
             round(ready - at, 1) if ready and restart else None,
             round(step_at - at, 1),
-            max(0, before + 1 - step),
+            max(0, fault.before + 1 - step),
         )
         RECORD.parent.mkdir(exist_ok=True)
         with RECORD.open("a") as stream:

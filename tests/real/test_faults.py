@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
@@ -19,6 +19,8 @@ from tests.real.faults import ENGINE, RANK, SERVER, TRAINER, VLLM, Live, corrupt
 pytestmark = pytest.mark.docker
 
 SAVE_STEPS = 2
+
+MOMENTS = {"generate": "while generating", "push": "during a push", "idle": "while optimizing"}
 
 QUICK = {"stuck_after_s": 20, "update_limit_s": 20, "phase_floor_s": 20, "restarts": 5}
 """Deadlines for steps of a second or two; the defaults are for steps of minutes."""
@@ -55,22 +57,16 @@ def test_a_trainer_that_dies_at_any_moment_goes_on_from_its_last_checkpoint(star
     live = start(46)
     live.until_step(3)
 
-    for moment, name in (("generate", "while generating"), ("push", "during a push"), ("idle", "while optimizing")):
-        with live.during(moment):
-            before = live.step()
-            at = live.kill(TRAINER, RANK)
-        found = live.recovered(f"trainer process SIGKILL {name}", at, before)
+    for moment, name in MOMENTS.items():
+        fault = live.strike(moment, TRAINER, RANK)
+        found = live.recovered(f"trainer process SIGKILL {name}", fault)
         assert found.lost_steps <= SAVE_STEPS
-        live.until_step(before + 4)
+        live.until_step(fault.before + 4)
 
-    before = live.step()
+    fault = live.strike("idle", TRAINER, RANK)
     newest = max((live.folder).glob("checkpoint-*/model.safetensors"), key=lambda file: file.stat().st_mtime)
-    with live.during("idle"):
-        before = live.step()
-        at = live.kill(TRAINER, RANK)
-        newest = max((live.folder).glob("checkpoint-*/model.safetensors"), key=lambda file: file.stat().st_mtime)
-        corrupt(newest)
-    found = live.recovered("newest checkpoint cut in half, trainer process SIGKILL", at, before)
+    corrupt(newest)
+    found = live.recovered("newest checkpoint cut in half, trainer process SIGKILL", fault)
     assert 0 < found.lost_steps <= 2 * SAVE_STEPS
 
     the_run_is_whole(live, 46)
@@ -80,25 +76,18 @@ def test_a_server_that_dies_or_hangs_is_started_again_and_the_run_goes_on(start)
     live = start(46)
     live.until_step(3)
 
-    for moment, name in (("generate", "while generating"), ("push", "during a push")):
-        with live.during(moment):
-            before = live.step()
-            at = live.kill(SERVER, ENGINE)
-        live.recovered(f"engine process SIGKILL {name}", at, before)
-        live.until_step(before + 4)
+    for moment in ("generate", "push"):
+        fault = live.strike(moment, SERVER, ENGINE)
+        live.recovered(f"engine process SIGKILL {MOMENTS[moment]}", fault)
+        live.until_step(fault.before + 4)
 
-    with live.during("generate"):
-        before = live.step()
-        at = live.kill(SERVER, VLLM, signal.SIGSTOP)
-    found = live.recovered("engine processes SIGSTOP while generating", at, before)
+    fault = live.strike("generate", SERVER, VLLM, signal.SIGSTOP)
+    found = live.recovered("engine processes SIGSTOP while generating", fault)
     assert found.noticed_s is not None
     assert found.noticed_s <= QUICK["stuck_after_s"] + 30
-    live.until_step(before + 4)
+    live.until_step(fault.before + 4)
 
-    with live.during("push"):
-        before = live.step()
-        at = live.kill_container(SERVER)
-    live.recovered("server container SIGKILL during a push", at, before)
+    live.recovered("server container SIGKILL during a push", live.strike("push", SERVER))
 
     the_run_is_whole(live, 46)
 
@@ -107,14 +96,12 @@ def test_a_network_that_is_away_for_a_moment_costs_no_restart_and_for_long_no_mo
     live = start(40)
     live.until_step(3)
 
-    before, at = live.step(), time.time()
-    cut(live, 10)
-    live.recovered("network cut for 10 s", at, before, restart=False)
-    assert [each for each in live.events(at) if each["event"] == "noticed"] == []
+    fault = live.fault(lambda: cut(live, 10))
+    live.recovered("network cut for 10 s", fault, restart=False)
+    assert [each for each in live.events(fault.at) if each["event"] == "noticed"] == []
 
-    before, at = live.step(), time.time()
-    cut(live, 60)
-    live.recovered("network cut for 60 s, longer than every deadline", at, before)
+    fault = live.fault(lambda: cut(live, 60))
+    live.recovered("network cut for 60 s, longer than every deadline", fault)
 
     the_run_is_whole(live, 40)
 
@@ -134,18 +121,15 @@ def test_whole_containers_that_are_killed_or_restarted_come_back(start):
     live = start(60)
     live.until_step(3)
 
-    for moment, name in (("generate", "while generating"), ("push", "during a push"), ("idle", "while optimizing")):
+    for moment, name in MOMENTS.items():
         for service in (TRAINER, SERVER):
-            with live.during(moment):
-                before = live.step()
-                at = live.kill_container(service)
-            live.recovered(f"{service} container SIGKILL {name}", at, before)
-            live.until_step(before + 3)
+            fault = live.strike(moment, service)
+            live.recovered(f"{service} container SIGKILL {name}", fault)
+            live.until_step(fault.before + 3)
     for services in ((TRAINER,), (SERVER,), (SERVER, TRAINER)):
-        before = live.step()
-        at = live.compose("restart", *services)
-        live.recovered(f"docker compose restart {' '.join(services)}", at, before)
-        live.until_step(before + 3)
+        fault = live.fault(lambda services=services: live.compose("restart", *services))
+        live.recovered(f"docker compose restart {' '.join(services)}", fault)
+        live.until_step(fault.before + 3)
 
     the_run_is_whole(live, 60)
 
@@ -154,12 +138,11 @@ def test_whole_containers_that_are_killed_or_restarted_come_back(start):
 def test_one_of_two_ranks_that_dies_takes_the_other_along_and_both_come_back(start):
     live = start(40, per_device_train_batch_size=8, processes=2)
     live.until_step(3)
-    with live.during("generate"):
-        before = live.step()
-        at = time.time()
-        os.kill(max(live.pids(TRAINER, RANK)), signal.SIGKILL)
+    one = max(live.pids(TRAINER, RANK))
+    live.await_moment("generate")
 
-    live.recovered("one of two trainer ranks SIGKILL", at, before)
+    fault = live.fault(lambda: os.kill(one, signal.SIGKILL))
+    live.recovered("one of two trainer ranks SIGKILL", fault)
 
     the_run_is_whole(live, 40)
 
@@ -168,17 +151,14 @@ def test_one_of_two_ranks_that_dies_takes_the_other_along_and_both_come_back(sta
 def test_a_server_without_memory_is_ended_by_the_kernel_and_started_again(start):
     live = start(40)
     live.until_step(3)
-    before = live.step()
 
-    with limited_memory(live, SERVER):
-        at = time.time()
-        live.recovered("server out of memory", at, before)
+    fault = live.fault(lambda: exhaust_memory(live, SERVER))
+    live.recovered("server out of memory", fault)
 
     the_run_is_whole(live, 40)
 
 
-@contextmanager
-def limited_memory(live: Live, service: str) -> Iterator[None]:
+def exhaust_memory(live: Live, service: str) -> None:
     """Leave a container 64 MiB more than it uses, and take them inside it; the kernel then ends its largest process."""
     argv = [live.stack.docker, "stats", "--no-stream", "--format", "{{.MemUsage}}", live.name(service)]
     used = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()[0]
@@ -191,7 +171,6 @@ def limited_memory(live: Live, service: str) -> Iterator[None]:
         time.sleep(5)
         taking.kill()
     subprocess.run([*update, "20g", "--memory-swap", "20g"], check=True, capture_output=True)
-    yield
 
 
 @pytest.mark.soak
@@ -249,10 +228,8 @@ def test_twenty_minutes_of_random_faults_end_at_the_target(start):
     live.until_step(3)
     while time.monotonic() < until and live.child.poll() is None:
         service, text = chance.choice([(TRAINER, RANK), (SERVER, ENGINE), (SERVER, ""), (TRAINER, "")])
-        moment = chance.choice(["generate", "push", "idle"])
-        with live.during(moment, limit_s=180):
-            before = live.step()
-            at = live.kill(service, text) if text else live.kill_container(service)
-        live.recovered(f"soak: {service} {text or 'container'} SIGKILL, {moment}", at, before)
-        live.until_step(before + chance.randint(2, 30))
+        moment = chance.choice(list(MOMENTS))
+        fault = live.strike(moment, service, text)
+        live.recovered(f"soak: {service} {text or 'container'} SIGKILL {MOMENTS[moment]}", fault)
+        live.until_step(fault.before + chance.randint(2, 30))
     the_run_is_whole(live, int(minutes * 12))
