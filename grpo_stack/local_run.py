@@ -36,6 +36,8 @@ class Run:
     project: str
     folder: Path
     programs: tuple[Program, ...]
+    fetches: bool = True
+    """Whether anything may have to be fetched; else the checks of `prefetch` run while the others start."""
 
 
 def up(run: Run, progress: Progress) -> int:
@@ -49,8 +51,11 @@ def up(run: Run, progress: Progress) -> int:
         stack = _Stack(run, record, progress)
         patience_s = STOP_LIMIT_S
         try:
-            stack.fetch()
-            stack.start(*(name for name in (SERVER, TRAINER) if name in stack.programs))
+            if run.fetches:
+                stack.fetch()
+            stack.start(*stack.roles)
+            if not run.fetches:
+                stack.fetch()
             return stack.follow()
         except KeyboardInterrupt:
             patience_s = float(stack.programs[TRAINER].grace_s)
@@ -67,6 +72,7 @@ class _Stack:
     def __init__(self, run: Run, record: Record, progress: Progress) -> None:
         self.run, self.record, self.progress = run, record, progress
         self.programs = {program.name: program for program in run.programs}
+        self.roles = tuple(name for name in (SERVER, TRAINER) if name in self.programs)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._members: dict[str, Member] = {}
         self._before = process_tree.below(os.getpid())
@@ -75,7 +81,7 @@ class _Stack:
 
     def fetch(self) -> None:
         """Have model and dataset in place before a GPU is held."""
-        self.progress.phase("fetching model and dataset")
+        self.progress.phase("fetching model and dataset" if self.run.fetches else "checking model and dataset")
         self.start(PREFETCH)
         while (code := self.poll(PREFETCH)) is None:
             self._show_last_line(PREFETCH)
@@ -111,8 +117,7 @@ class _Stack:
     def follow(self) -> int:
         """Show what happens until the run ends, and start again what was ended from outside."""
         self.progress.phase("server and trainer starting" if SERVER in self.programs else "trainer starting")
-        roles = tuple(name for name in (SERVER, TRAINER) if name in self.programs)
-        last = follow.follow(roles, self.run.folder, self.progress, self.look, self.restart)
+        last = follow.follow(self.roles, self.run.folder, self.progress, self.look, self.restart)
         code = self.poll(last.service) or 0
         if last.service == TRAINER and not code:
             return 0

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import grpo_stack
-from grpo_stack import description, processes, words
+from grpo_stack import description, processes, spec, words
+from grpo_stack.demo import SUMS
 from grpo_stack.description import Description
 from grpo_stack.local_run import Run
 from grpo_stack.plan import StackPlan
 from grpo_stack.processes import Place
+from grpo_stack.spec import StackSpec
 
 _LIBRARIES = ("site-packages", "dist-packages")
 
@@ -25,7 +27,13 @@ def write(described: Description, planned: StackPlan, project: str) -> Run:
     found = processes.programs(planned, _place(directory, folder))
     (folder / description.FILE).write_text(description.dump(described), encoding="utf-8")
     (folder / "commands.json").write_text(processes.record(found) + "\n", encoding="utf-8")
-    return Run(project, folder, found)
+    return Run(project, folder, found, fetches=not _all_here(described.spec))
+
+
+def _all_here(stack: StackSpec) -> bool:
+    """Whether model and dataset are on this host, so that nothing is fetched: then 15 s of imports need not come first."""
+    dataset = stack.data.dataset
+    return spec.is_path(stack.model) and (spec.is_file(dataset) or dataset == SUMS)
 
 
 def _place(directory: Path, folder: Path) -> Place:

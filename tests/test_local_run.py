@@ -24,9 +24,10 @@ programs = tuple(
     Program(name, (sys.executable, "-u", "-c", code), dict(os.environ), {}, {}, grace_s=20)
     for name, code in json.loads(sys.argv[2]).items()
 )
+fetches = "here" not in sys.argv[3:]
 try:
     with Progress(sys.stderr) as progress:
-        sys.exit(local_run.up(local_run.Run("stack", Path(sys.argv[1]), programs), progress))
+        sys.exit(local_run.up(local_run.Run("stack", Path(sys.argv[1]), programs, fetches), progress))
 except GrpoStackError as fault:
     print(*fault.problems, sep="\\n")
     sys.exit(fault.exit_code)
@@ -60,16 +61,16 @@ def folder(tmp_path):
     return tmp_path / "outputs" / "run"
 
 
-def driver(folder, **codes):
+def driver(folder, *words, **codes):
     named = {"prefetch": "", "vllm-server": SERVES, "trainer": STEPS, **codes}
     named = {name.replace("_", "-"): code for name, code in named.items() if code is not None}
-    argv = [sys.executable, "-c", DRIVER, str(folder), json.dumps(named)]
+    argv = [sys.executable, "-c", DRIVER, str(folder), json.dumps(named), *words]
     # A session of its own is also how its children are told from everything else.
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def run(folder, **codes):
-    process = driver(folder, **codes)
+def run(folder, *words, **codes):
+    process = driver(folder, *words, **codes)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
@@ -132,6 +133,23 @@ def test_a_prefetch_that_refuses_ends_the_run_in_its_own_words_before_anything_e
 
     assert (code, out) == (2, "model: no such model\n")
     assert [found.name for found in run_state.read(folder).roles] == ["prefetch"]
+
+
+def test_where_nothing_is_fetched_the_checks_do_not_hold_the_others_up(folder):
+    # Ends only once the server has begun.
+    checks = "from pathlib import Path\nwhile not Path('../../logs/vllm-server.log').read_text(): pass"
+
+    code, _, err = run(folder, "here", prefetch=checks)
+
+    assert code == 0
+    assert "checking model and dataset" in err
+
+
+def test_and_what_they_find_still_ends_the_run(folder):
+    code, out, _ = run(folder, "here", prefetch="import sys; print('no such column'); sys.exit(2)", trainer=WAITS)
+
+    assert (code, out) == (2, "no such column\n")
+    assert run_state.read(folder).live == ()
 
 
 def test_a_server_that_was_given_up_ends_the_run(folder):
