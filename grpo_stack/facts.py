@@ -50,10 +50,10 @@ class Gpu:
     """`NVIDIA H200`, for example."""
 
     memory_total_mib: int | None
-    """MiB; None on boards that share memory with the CPU and do not report it."""
+    """MiB that programs can have; None on boards that share memory with the CPU and do not report it."""
 
     memory_used_mib: int | None
-    """MiB in use by anyone, the driver's own reserve included: a few hundred MiB on an idle GPU."""
+    """MiB in use by anyone. Drivers before 510 count their own reserve in: a few hundred MiB on an idle GPU."""
 
     processes: tuple[GpuProcess, ...] | None
     """Compute and graphics processes. Empty does not prove that the GPU is free: inside a container, or after a worker

@@ -77,7 +77,8 @@ def _gpu(nvml: Any, index: int, handles: list[Any], driver: str | None, cuda: in
     def ask(query: Callable[..., Any], *more: Any) -> Any:
         return _ask(nvml, query, handles[index], *more)
 
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo)
+    # The second version tells the driver's own reserve apart (615 MiB of an H200), which CUDA does not count either.
+    memory = ask(nvml.nvmlDeviceGetMemoryInfo, nvml.nvmlMemory_v2) or ask(nvml.nvmlDeviceGetMemoryInfo)
     capability = ask(nvml.nvmlDeviceGetCudaComputeCapability)
     mig = ask(nvml.nvmlDeviceGetMigMode)
     persistence = ask(nvml.nvmlDeviceGetPersistenceMode)
@@ -87,7 +88,7 @@ def _gpu(nvml: Any, index: int, handles: list[Any], driver: str | None, cuda: in
         index=index,
         uuid=ask(nvml.nvmlDeviceGetUUID),
         name=ask(nvml.nvmlDeviceGetName),
-        memory_total_mib=None if memory is None else memory.total // _MIB,
+        memory_total_mib=None if memory is None else (memory.total - getattr(memory, "reserved", 0)) // _MIB,
         memory_used_mib=None if memory is None else memory.used // _MIB,
         processes=_processes(nvml, ask),
         driver_version=driver,

@@ -45,6 +45,7 @@ class FakeNvml:
     NVML_ERROR_GPU_IS_LOST = 15
     NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
     NVML_DEVICE_MIG_ENABLE = 1
+    nvmlMemory_v2 = 0x02000028  # noqa: N815
     NVML_FEATURE_ENABLED = 1
     NVML_AFFINITY_SCOPE_NODE = 0
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
@@ -105,9 +106,13 @@ class FakeNvml:
         self._check("nvmlDeviceGetName", handle)
         return "NVIDIA H200"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int | None = None) -> SimpleNamespace:  # noqa: N802
         self._check("nvmlDeviceGetMemoryInfo", handle)
-        return SimpleNamespace(total=143771 * MIB, free=143176 * MIB, used=595 * MIB)
+        if version is None:
+            return SimpleNamespace(total=143771 * MIB, free=143156 * MIB, used=615 * MIB)
+        assert version == self.nvmlMemory_v2
+        self._check("nvmlDeviceGetMemoryInfo_v2", handle)
+        return SimpleNamespace(total=143771 * MIB, free=143156 * MIB, used=0, reserved=615 * MIB)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:  # noqa: N802
         index = self._check("nvmlDeviceGetComputeRunningProcesses", handle)
