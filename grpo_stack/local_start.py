@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import grpo_stack
-from grpo_stack import description, processes, spec, words
+from grpo_stack import description, processes, run_state, spec, words
 from grpo_stack.demo import SUMS
 from grpo_stack.description import Description
 from grpo_stack.local_run import Run
@@ -19,10 +19,14 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 
 def write(described: Description, planned: StackPlan, project: str) -> Run:
-    """Make the run's folder, with the description and the command lines in it, and say what to run."""
+    """Make the run's folder, with the description and the command lines in it, and say what to run.
+
+    HostError if the run is running already; nothing of it is touched then.
+    """
     directory = described.directory.absolute()
     outputs = Path(description.absolute(described.spec.outputs, directory))
     folder = outputs / words.literal(described.spec.run)
+    run_state.require_idle(folder)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     found = processes.programs(planned, _place(directory, folder))
     (folder / description.FILE).write_text(description.dump(described), encoding="utf-8")

@@ -65,13 +65,21 @@ def claim(folder: Path) -> Iterator[Record]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise HostError(_running(folder, "")) from None
-        left = read(folder)
-        if left and left.live:
-            names = ", ".join(f"{member.name} (pid {member.process.pid})" for member in left.live)
-            raise HostError(_running(folder, f", left by an `up` that was killed: {names}"))
+        require_idle(folder)
         yield Record(folder / FILE)
     finally:
         os.close(lock)
+
+
+def require_idle(folder: Path) -> None:
+    """Return if no process of the run is left; else HostError that names them."""
+    left = read(folder)
+    if left is None or not left.live:
+        return
+    if left.runner in left.live:
+        raise HostError(_running(folder, ""))
+    names = ", ".join(f"{member.name} (pid {member.process.pid})" for member in left.live)
+    raise HostError(_running(folder, f", left by an `up` that was killed: {names}"))
 
 
 def _running(folder: Path, left: str) -> str:

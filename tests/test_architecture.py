@@ -88,7 +88,7 @@ TABLE = {
     "packages": Row("local_preflight"),
     "process_tree": Row(),
     "run_state": Row("errors process_tree"),
-    "local_start": Row("demo description local_run plan processes spec words"),
+    "local_start": Row("demo description local_run plan processes run_state spec words"),
     "local_run": Row("children errors facts follow process_tree processes programs progress run_state"),
     "local_stop": Row("errors process_tree programs run_state"),
     "supervise": Row(),

@@ -1,10 +1,12 @@
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from grpo_stack import description, local_start, plan
+from grpo_stack import description, local_start, plan, process_tree, run_state
+from grpo_stack.errors import HostError
 
 
 @pytest.fixture
@@ -47,3 +49,15 @@ def test_a_checkout_is_on_the_module_path_of_what_it_starts(write):
 )
 def test_only_what_is_not_on_this_host_is_fetched(write, flags, fetches):
     assert write(**flags).fetches is fetches
+
+
+def test_a_run_that_is_running_is_refused_before_its_files_are_touched(write):
+    folder = write(model="org/name").folder
+    own = run_state.Member("up", process_tree.find(os.getpid()))
+    with run_state.claim(folder) as record:
+        record.write(run_state.State("stack", process_tree.boot(), own))
+
+    with pytest.raises(HostError, match="run mine is running already; stop it with `grpo-stack down"):
+        write(model="org/other")
+
+    assert "model: org/name" in (folder / "stack.yaml").read_text()
