@@ -92,6 +92,7 @@ def test_a_server_that_dies_or_hangs_is_started_again_and_the_run_goes_on(start)
     the_run_is_whole(live, 46)
 
 
+@pytest.mark.soak
 def test_a_network_that_is_away_for_a_moment_costs_no_restart_and_for_long_no_more_than_a_deadline(start):
     live = start(40)
     live.until_step(3)
