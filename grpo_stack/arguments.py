@@ -102,7 +102,9 @@ def _add_description(command: argparse.ArgumentParser) -> None:
         "description", "stack.yaml in this folder is read if it is there; flags win over it"
     )
     group.add_argument("--file", metavar="FILE", help="another description than ./stack.yaml")
-    group.add_argument("--preset", metavar="NAME", help="a description that comes with grpo-stack: 4-4 or cpu")
+    group.add_argument(
+        "--preset", metavar="NAME", help="a description that comes with grpo-stack: cpu, 4-4, colocate …"
+    )
     for flag, key, meaning in FLAGS:
         group.add_argument(flag, dest=key, metavar=flag.lstrip("-").upper(), help=meaning)
     group.add_argument(

@@ -33,6 +33,7 @@ _SERVICE = "com.docker.compose.service"
 _ONE_OFF = "com.docker.compose.oneoff"
 _ENDED = ("exited", "dead", "restarting")
 _NVIDIA_HOOK = "nvidia-container-runtime-hook"
+_NOT_INSTALLED = "Docker is not installed; let `make build` install it, or see https://docs.docker.com/engine/install/"
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 T = TypeVar("T")
@@ -141,7 +142,7 @@ def _explain(error: BaseException, address: str) -> str:
                 f"no permission for Docker at {address}; run: sudo usermod -aG docker $USER, then log out and in again"
             )
         if isinstance(cause, FileNotFoundError) and shutil.which("docker") is None:
-            return "Docker is not installed; run: make engine, or see https://docs.docker.com/engine/install/"
+            return _NOT_INSTALLED
         if isinstance(cause, (FileNotFoundError, ConnectionRefusedError)):
             return f"Docker's daemon does not run (nothing listens at {address}); run: sudo systemctl start docker"
         if isinstance(cause, TimeoutError):
@@ -166,9 +167,9 @@ def _client_and_compose() -> tuple[str, str]:
         if version is not None:
             return path, version
     if not candidates:
-        raise HostError("Docker is not installed; run: make engine, or see https://docs.docker.com/engine/install/")
+        raise HostError(_NOT_INSTALLED)
     raise HostError(
-        f"no Docker Compose with {', '.join(candidates)}; run: make engine, "
+        f"no Docker Compose with {', '.join(candidates)}; let `make build` install it, "
         "or see https://docs.docker.com/compose/install/linux/"
     )
 

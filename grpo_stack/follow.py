@@ -33,6 +33,8 @@ RESTARTS = 5
 
 POLL_S = 1.0
 
+AGAIN = "start the run again with the same --run: it goes on from its newest complete checkpoint"
+
 
 @dataclass(frozen=True)
 class Look:
@@ -61,7 +63,10 @@ class Watcher:
         if look.boxes is None:
             self.answered = look.at if self.answered is None else self.answered
             if look.at - self.answered > SILENCE_S:
-                raise HostError(f"Docker has not answered for {SILENCE_S:.0f} s; the stack's containers may still run")
+                raise HostError(
+                    f"Docker has not answered for {SILENCE_S:.0f} s; the stack's containers may still run: look at "
+                    "`grpo-stack status` when it answers again, and end them with `grpo-stack down`"
+                )
             return "go on", ""
         self.answered = look.at
         if look.steps > self.steps:
@@ -73,7 +78,7 @@ class Watcher:
 
     def _of(self, service: str, box: Container | None, now: float) -> str:
         if box is None:
-            raise RunError(f"the container of {service} was removed while it ran; nothing else is known")
+            raise RunError(f"the container of {service} was removed while it ran; {AGAIN}")
         if box.state not in ("exited", "dead"):
             self.lost.pop(service, None)
             return ""
@@ -85,7 +90,10 @@ class Watcher:
             return ""
         self.restarts[service] = self.restarts.get(service, 0) + 1
         if self.restarts[service] > RESTARTS:
-            raise RunError(f"{service} was ended from outside {RESTARTS + 1} times without a step in between")
+            raise RunError(
+                f"{service} was ended from outside {RESTARTS + 1} times without a step in between; find out what ends it "
+                f"(docker events, dmesg), then {AGAIN}"
+            )
         self.lost.pop(service)
         return "start"
 

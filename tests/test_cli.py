@@ -113,7 +113,7 @@ def test_doctor_shows_every_check_and_ends_with_exit_code_3_on_a_host_that_canno
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("problem  engine")
     assert "Docker is not installed" in lines[0]
-    assert "→ run: make engine" in lines[1]
+    assert "→ let `make build` install it" in lines[1]
     assert lines[-1].startswith("1 problem")
 
 

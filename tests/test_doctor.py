@@ -231,12 +231,12 @@ def test_the_engine_is_asked_only_if_wanted():
 
 def test_a_missing_engine_is_a_finding_and_so_is_one_without_an_answer():
     def missing(limit_s):
-        raise HostError("Docker is not installed; run: make engine")
+        raise HostError("Docker is not installed; let `make build` install it")
 
     def silent(limit_s):
         raise TimeoutError
 
-    assert doctor.look(missing).asked == Asked(problems=("Docker is not installed; run: make engine",))
+    assert doctor.look(missing).asked == Asked(problems=("Docker is not installed; let `make build` install it",))
     assert doctor.look(silent).asked.problems == ("Docker was not read within 60 s; see: docker info",)
 
 

@@ -155,7 +155,7 @@ def test_docker_that_is_not_installed_is_said(folder: Path, monkeypatch: pytest.
         engine.read()
 
     assert caught.value.problems == (
-        "Docker is not installed; run: make engine, or see https://docs.docker.com/engine/install/",
+        "Docker is not installed; let `make build` install it, or see https://docs.docker.com/engine/install/",
     )
 
 

@@ -128,7 +128,9 @@ def test_a_container_that_never_stays_up_is_given_up_unless_there_are_steps_in_b
 
 
 def test_a_removed_container_is_said_by_name():
-    with pytest.raises(RunError, match="the container of vllm-server was removed"):
+    with pytest.raises(
+        RunError, match="the container of vllm-server was removed while it ran; start the run again with"
+    ):
         follow.Watcher(SERVICES).decide(follow.Look(0, {"trainer": box("trainer")}, 0))
 
 

@@ -39,6 +39,14 @@ def test_every_target_is_declared_phony() -> None:
     assert phony == set(TARGETS)
 
 
+def test_targets_that_messages_and_documents_name_exist() -> None:
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("grpo_stack/**/*.py"), *ROOT.glob("bench/*.py")]
+    named = {target for text in texts for target in re.findall(r"(?:`|run: |\$ )make ([a-z][a-z-]*)", text.read_text())}
+
+    assert {"build", "up"} <= named
+    assert named - set(TARGETS) == set()
+
+
 def test_up_hands_model_and_split_to_the_command_line() -> None:
     done = make("--dry-run", "up", "MODEL=Qwen/Qwen2.5-7B", "SPLIT=2:6", "ARGS=--check")
 

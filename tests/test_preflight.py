@@ -81,8 +81,11 @@ def test_a_good_host_has_no_problem_and_says_what_it_has():
         ),
         (
             None,
-            {"engine": None, "engine_problems": ("no Docker Compose with /usr/bin/docker; run: make engine",)},
-            "compose: no Docker Compose with /usr/bin/docker; run: make engine",
+            {
+                "engine": None,
+                "engine_problems": ("no Docker Compose with /usr/bin/docker; let `make build` install it",),
+            },
+            "compose: no Docker Compose with /usr/bin/docker; let `make build` install it",
         ),
         (
             None,
