@@ -79,7 +79,8 @@ test-real: venv-dev ## the tests with real containers, but those of `soak`
 
 .PHONY: soak
 soak: venv-dev ## an hour of faults in real containers: SOAK_MINUTES=20 for the random ones, SOAK_SEED=…
-	@export ACCELERATOR=cpu SOAK_MINUTES="$(SOAK_MINUTES)" SOAK_SEED="$(SOAK_SEED)"; $(SETTINGS) && 		"$(BIN)/python" -m pytest -s -m soak tests/real
+	@export ACCELERATOR=cpu SOAK_MINUTES="$(SOAK_MINUTES)" SOAK_SEED="$(SOAK_SEED)"; $(SETTINGS) && \
+		"$(BIN)/python" -m pytest -s -m soak tests/real
 
 .PHONY: lint format typecheck
 lint: venv-dev ## ruff, hadolint and shellcheck

@@ -98,6 +98,15 @@ def test_files_that_the_documents_point_to_exist():
             assert (document.parent / path).exists() or (ROOT / path).exists(), f"{document.name}: {path}"
 
 
+def test_every_module_has_a_place_in_the_page_for_contributors():
+    modules = {
+        path.stem for path in (ROOT / "grpo_stack").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+
+    assert modules - set(re.findall(r"`(\w+)`", text)) == {"__init__"}
+
+
 def test_commands_and_flags_in_the_readme_exist():
     parser = arguments.parser()
     help_text = parser.format_help() + "".join(
