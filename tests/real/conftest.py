@@ -71,7 +71,7 @@ class Stack:
         return self.finish(self.start(*words), limit_s)
 
     def left(self) -> list[str]:
-        """Containers, networks and volumes of the project that are still there; volumes only if asked for by name."""
+        """Containers and networks of the project that are still there."""
         label = f"label=com.docker.compose.project={self.project}"
         found = []
         for kind in (["ps", "--all"], ["network", "ls"]):

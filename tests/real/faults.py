@@ -29,21 +29,23 @@ RECORD = ROOT / ".cache" / "faults.jsonl"
 """Where the times of each recovery are kept, for `bench/reliability.py`."""
 
 WATCH = """
-import json, time, urllib.request
-last = None
-while True:
+import json, sys, time, urllib.request
+moment, end, last = sys.argv[1], time.monotonic() + float(sys.argv[2]), None
+while time.monotonic() < end:
     try:
         with urllib.request.urlopen("http://127.0.0.1:8000/grpo_stack/activity", timeout=5) as answer:
             seen = json.load(answer)
         now = "push" if seen["update_open_s"] is not None else "generate" if seen["generating"] else "idle"
     except OSError:
         now = "away"
-    if now != last:
+    if now == moment and last not in (None, now) and (moment != "idle" or last == "generate"):
         print(now, flush=True)
-        last = now
+        break
+    last = now
     time.sleep(0.005)
 """
-"""Runs in the server's container and prints what the server does whenever that changes."""
+"""Runs in the server's container, and says when a moment comes. It ends by itself: nobody can end it from outside, and one that
+goes on asking costs the stack under test a core."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Fault:
     """Seconds since 1970."""
     before: int
     """Steps completed by then."""
+    over: float
+    """Seconds since 1970: when no more harm was done."""
 
 
 class Live:
@@ -114,20 +118,16 @@ class Live:
     def await_moment(self, moment: str, limit_s: float = 120) -> None:
         """Return as the server begins to `generate` or to take a `push`, or is `idle` after generating, while the trainer
         optimizes."""
-        argv = [self.stack.docker, "exec", self.name(SERVER), "python", "-c", WATCH]
+        argv = [self.stack.docker, "exec", self.name(SERVER), "python", "-c", WATCH, moment, str(limit_s)]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as watching:
             assert watching.stdout
-            killer = threading.Timer(limit_s, watching.kill)
+            killer = threading.Timer(limit_s + 30, watching.kill)
             killer.start()
-            before = ""
-            for line in watching.stdout:
-                if line.strip() == moment and (moment != "idle" or before == "generate"):
-                    break
-                before = line.strip()
-            else:
-                pytest.fail(f"the server did not come to {moment} within {limit_s} s")
+            seen = watching.stdout.readline()
             killer.cancel()
-            watching.kill()
+            watching.kill()  # rather than wait for Docker's client, while the moment passes
+        if not seen:
+            pytest.fail(f"the server did not come to {moment} within {limit_s} s")
 
     def strike(self, moment: str, service: str, text: str = "", sign: signal.Signals = signal.SIGKILL) -> Fault:
         """Send a signal to the processes that match `text`, or end the whole container, at that moment of a step."""
@@ -138,7 +138,7 @@ class Live:
         at, before = time.time(), self.step()
         for pid in victims:
             os.kill(pid, sign)
-        return Fault(at, before)
+        return Fault(at, before, at)
 
     def name(self, service: str) -> str:
         return next(box.name for box in engine.containers(self.stack.project) if box.service == service)
@@ -157,16 +157,19 @@ class Live:
 
     def fault(self, do: Callable[[], object]) -> Fault:
         """Do any other harm."""
-        found = Fault(time.time(), self.step())
+        at, before = time.time(), self.step()
         do()
-        return found
+        return Fault(at, before, time.time())
 
     def compose(self, *words: str) -> None:
         argv = [self.stack.docker, "compose", "--project-name", self.stack.project, *words]
         subprocess.run(argv, capture_output=True, check=True, timeout=180)
 
     def recovered(self, name: str, fault: Fault, *, restart: bool = True, limit_s: float = 300) -> Recovery:
-        """Wait for the next step after a fault; its times, which are kept under `name`."""
+        """Wait for the next step after a fault; its times, which are kept under `name`.
+
+        Where nothing has to `restart`, it is the first one after the harm was over: the step in between needed no server.
+        """
         at = fault.at
 
         def next_step() -> tuple[float, float | None, int] | None:
@@ -174,7 +177,7 @@ class Live:
             ready = next((each["unix"] for each in seen if each["event"] == "ready"), None)
             if restart and ready is None:
                 return None
-            later = [line for line in self.metrics() if line["time"] > (ready or at)]
+            later = [line for line in self.metrics() if line["time"] > (ready if restart and ready else fault.over)]
             return (later[0]["time"], ready, later[0]["step"]) if later else None
 
         step_at, ready, step = self.until(f"step after {name}", next_step, limit_s)

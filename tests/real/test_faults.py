@@ -175,13 +175,12 @@ def exhaust_memory(live: Live, service: str) -> None:
 
 
 @pytest.mark.soak
-def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_old_checkpoints_intact(make_stack, tmp_path):
-    stack = make_stack(recovery=QUICK, max_steps=40, save_strategy="steps", save_steps=SAVE_STEPS)
+def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_old_checkpoints_intact(start, tmp_path):
     (tmp_path / "outputs").mkdir(exist_ok=True)
     size = "size=24m,mode=777"
     subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(tmp_path / "outputs")], check=True)
     try:
-        live = Live(stack)
+        live = start(40)
         live.until_step(3)
         filler = tmp_path / "outputs" / "filler"
         with filler.open("wb") as stream, suppress(OSError):
@@ -193,12 +192,12 @@ def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_old_checkpoints_i
         assert code == 3, "".join(live.told)
         assert "no space left" in "".join(live.told)
         filler.unlink()
-        names = sorted(folder.name for folder in stack.run_folder.glob("checkpoint-*"))
+        names = sorted(folder.name for folder in live.folder.glob("checkpoint-*"))
         assert names
         assert [name for name in names if "." in name] == []
-        again = stack.up("--set", "trainer.args.max_steps=8")
+        again = live.stack.up("--set", "trainer.args.max_steps=8")
         assert again.code == 0, again.err
-        assert stack.left() == []
+        assert live.stack.left() == []
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path / "outputs")], check=True)
 
@@ -224,13 +223,15 @@ def test_twenty_minutes_of_random_faults_end_at_the_target(start):
     print(f"seed {seed}; the same again: make soak SOAK_SEED={seed}")
     chance = random.Random(seed)
     minutes = float(os.environ.get("SOAK_MINUTES") or 20)
-    live = start(int(minutes * 12), learning_rate=2e-3)
+    steps, longest_pause = 50 + int(minutes * 12), 30
+    live = start(steps, learning_rate=2e-3)
     until = time.monotonic() + 60 * minutes
     live.until_step(3)
-    while time.monotonic() < until and live.child.poll() is None:
+    # A fault in the last steps, or after them, is followed by no step to wait for.
+    while time.monotonic() < until and live.step() < steps - longest_pause - 10:
         service, text = chance.choice([(TRAINER, RANK), (SERVER, ENGINE), (SERVER, ""), (TRAINER, "")])
         moment = chance.choice(list(MOMENTS))
         fault = live.strike(moment, service, text)
         live.recovered(f"soak: {service} {text or 'container'} SIGKILL {MOMENTS[moment]}", fault)
-        live.until_step(fault.before + chance.randint(2, 30))
-    the_run_is_whole(live, int(minutes * 12))
+        live.until_step(fault.before + chance.randint(2, longest_pause))
+    the_run_is_whole(live, steps)
