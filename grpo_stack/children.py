@@ -1,4 +1,4 @@
-"""Child processes that never outlive their purpose, and signals that end a block in order."""
+"""Child processes that never outlive their purpose, and the end of what they log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 
 @contextmanager
@@ -37,24 +37,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             except subprocess.TimeoutExpired:
                 continue
     process.wait()
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does; a second signal changes nothing, since the first is being obeyed."""
-
-    def interrupt(number: int, frame: object) -> None:
-        for sign in handled:
-            signal.signal(sign, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before: dict[signal.Signals, Any] = {sign: signal.signal(sign, interrupt) for sign in handled}
-    try:
-        yield
-    finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
 
 
 def tail(log: Path, count: int) -> list[str]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_stack import engine
-from grpo_stack.children import child, interruptible, tail
+from grpo_stack.children import child, tail
 from grpo_stack.errors import ChildError, HostError, RunError
 from grpo_stack.facts import Container
 from grpo_stack.follow import follow
 from grpo_stack.programs import PREFETCH, SERVER, TRAINER
 from grpo_stack.progress import Progress
+from grpo_stack.stopping import interruptible
 
 BUILD_LIMIT_S = 2 * 3600
 """Downloading and unpacking the CUDA set over a slow line."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_stack import follow, process_tree, run_state
-from grpo_stack.children import interruptible, tail
+from grpo_stack.children import tail
 from grpo_stack.errors import ChildError, DescriptionError, HostError, RunError
 from grpo_stack.facts import Container
 from grpo_stack.process_tree import Process
@@ -22,6 +22,7 @@ from grpo_stack.processes import Program
 from grpo_stack.programs import PREFETCH, SERVER, TRAINER
 from grpo_stack.progress import Progress
 from grpo_stack.run_state import Member, Record, State
+from grpo_stack.stopping import interruptible
 
 STOP_LIMIT_S = 10.0
 """Between SIGTERM and SIGKILL for a server that nobody uses any more, and for whatever a role has left."""

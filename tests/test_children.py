@@ -3,8 +3,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from grpo_stack import children
 
 
@@ -37,32 +35,6 @@ def test_a_child_that_has_ended_keeps_its_exit_code(tmp_path):
         process.wait(timeout=10)
 
     assert process.returncode == 7
-
-
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_block_as_ctrl_c_does_and_leaves_the_handlers_as_they_were(sign):
-    before = signal.getsignal(sign)
-
-    with pytest.raises(KeyboardInterrupt), children.interruptible():
-        signal.raise_signal(sign)
-
-    assert signal.getsignal(sign) == before
-
-
-def test_a_second_signal_does_not_disturb_the_cleaning_up():
-    cleaned = []
-
-    def work():
-        try:
-            signal.raise_signal(signal.SIGINT)
-        finally:
-            signal.raise_signal(signal.SIGINT)
-            cleaned.append(True)
-
-    with pytest.raises(KeyboardInterrupt), children.interruptible():
-        work()
-
-    assert cleaned == [True]
 
 
 def test_the_tail_of_a_log_is_its_last_lines_that_say_something(tmp_path):

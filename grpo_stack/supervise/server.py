@@ -19,11 +19,11 @@ from pathlib import Path
 
 from grpo_stack import activity_api, http_call
 from grpo_stack.errors import DescriptionError, RunError
+from grpo_stack.stopping import Stop, asked_to_stop
 from grpo_stack.supervise import child
 from grpo_stack.supervise.backoff import Restarts
 from grpo_stack.supervise.events import say
 from grpo_stack.supervise.evidence import COUNTERS, Evidence, Limits, Look
-from grpo_stack.supervise.stopping import Stop, asked_to_stop
 
 POLL_S = 0.5
 """Seconds between two looks."""

@@ -19,12 +19,12 @@ from typing import Any
 
 from grpo_stack import http_call, readiness
 from grpo_stack.errors import INTERRUPTED, ChildError, DescriptionError, RunError
+from grpo_stack.stopping import Stop, asked_to_stop
 from grpo_stack.supervise import child, events, peer
 from grpo_stack.supervise.attempt import Attempt
 from grpo_stack.supervise.backoff import Restarts
 from grpo_stack.supervise.deadlines import Deadlines
 from grpo_stack.supervise.events import Events
-from grpo_stack.supervise.stopping import Stop, asked_to_stop
 from grpo_stack.supervise.verdict import Limits, Verdict, judge
 from grpo_stack.supervise.watch import Watch
 

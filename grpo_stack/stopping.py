@@ -1,10 +1,10 @@
-"""Signals that ask a supervisor to end, counted."""
+"""Signals that ask a program to end: counted, or obeyed as Ctrl-C is. In the main thread only, as Python has it."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,15 +37,34 @@ class Stop:
 
 @contextmanager
 def asked_to_stop() -> Iterator[Stop]:
-    """Counts signals instead of ending at them. Main thread only."""
+    """Counts signals instead of ending at them."""
     stop = Stop()
 
-    def handle(number: int, frame: object) -> None:
+    def count(number: int, frame: object) -> None:
         stop.count += 1
 
-    before: dict[signal.Signals, Any] = {sign: signal.signal(sign, handle) for sign in SIGNALS}
-    try:
+    with _handled_by(count):
         yield stop
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Each signal ends the block as Ctrl-C does; a second one changes nothing, since the first is being obeyed."""
+
+    def interrupt(number: int, frame: object) -> None:
+        for sign in SIGNALS:
+            signal.signal(sign, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    with _handled_by(interrupt):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
+    before: dict[signal.Signals, Any] = {sign: signal.signal(sign, handler) for sign in SIGNALS}
+    try:
+        yield
     finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
+        for sign, known in before.items():
+            signal.signal(sign, known)

@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-from grpo_stack.supervise import stopping
+from grpo_stack import stopping
 
 
 @pytest.mark.parametrize("sign", stopping.SIGNALS)
@@ -32,3 +32,29 @@ def test_a_signal_in_the_middle_of_a_wait_is_heard() -> None:
             assert stop.wait(3600)
         finally:
             signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("sign", stopping.SIGNALS)
+def test_a_signal_ends_the_block_as_ctrl_c_does_and_leaves_the_handlers_as_they_were(sign: signal.Signals) -> None:
+    before = signal.getsignal(sign)
+
+    with pytest.raises(KeyboardInterrupt), stopping.interruptible():
+        signal.raise_signal(sign)
+
+    assert signal.getsignal(sign) == before
+
+
+def test_a_second_signal_does_not_disturb_the_cleaning_up() -> None:
+    cleaned = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            cleaned.append(True)
+
+    with pytest.raises(KeyboardInterrupt), stopping.interruptible():
+        work()
+
+    assert cleaned == [True]
