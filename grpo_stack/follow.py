@@ -6,10 +6,8 @@ container that was killed as a whole, or stopped by somebody else or with the da
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from grpo_stack.errors import HostError, RunError
 from grpo_stack.facts import Container
 from grpo_stack.programs import SERVER, TRAINER
 from grpo_stack.progress import Progress
+from grpo_stack.supervise import events
 
 FROM_OUTSIDE = (0, 130, 137, 143)
 """Exit codes of a server that did not end by its own decision: 0 and 130 after SIGTERM, 137 and 143 by a signal."""
@@ -136,18 +135,18 @@ class Teller:
 
     def __init__(self, run_folder: Path, progress: Progress) -> None:
         self._progress = progress
-        self._steps, self._events = new_lines(run_folder / "metrics.jsonl"), new_lines(run_folder / "events.jsonl")
+        self._steps, self._events = new_lines(run_folder / "metrics.jsonl"), new_lines(run_folder / events.FILE)
         self._loading_since: float | None = None
         self._count = 0
 
     def tell(self, boxes: Mapping[str, Container], now: float) -> int:
         """Say what is new; how many steps were made so far."""
         self._server(boxes.get(SERVER), now)
-        for event in _objects(next(self._events)):
+        for event in events.parse(next(self._events)):
             # The first `ready` is what the health of the container says, too.
             if event.get("line") and (event.get("event"), event.get("attempt")) != ("ready", 1):
                 self._progress.phase(event["line"])
-        for metrics in _objects(next(self._steps)):
+        for metrics in events.parse(next(self._steps)):
             self._count += 1
             self._progress.phase(describe_step(metrics))
         loading = SERVER if self._loading_since is not None and not self._count else TRAINER
@@ -166,15 +165,6 @@ class Teller:
         elif server.health == "healthy" and self._loading_since is not None:
             self._progress.phase(f"server ready after {now - self._loading_since:.0f} s")
             self._loading_since = None
-
-
-def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """What the lines hold; one that a full disk cut short is left out."""
-    for line in lines:
-        with suppress(ValueError):
-            entry = json.loads(line)
-            if isinstance(entry, dict):
-                yield entry
 
 
 def describe_step(metrics: Mapping[str, Any]) -> str:

@@ -138,18 +138,16 @@ def _raise_for_failed(stack: Stack, output: list[str]) -> None:
         if name == PREFETCH and box.exit_code in (2, 3):
             raise ChildError(box.last_lines, box.exit_code)
         if box.exit_code or name == SERVER:
-            raise RunError(
-                f"{name} {_state(box)}; its last lines:\n{_quoted(box.last_lines)}\nall of them: {stack.logs / name}.log"
-            )
+            raise RunError(_obituary(stack, box))
     raise RunError(
         f"docker compose up failed: {output[-1] if output else 'it said nothing'}; all it said: {stack.logs / 'up.log'}"
     )
 
 
-def _state(box: Container) -> str:
-    if box.oom_killed:
-        return "ran out of memory"
-    return f"ended with exit code {box.exit_code}"
+def _obituary(stack: Stack, box: Container) -> str:
+    end = "ran out of memory" if box.oom_killed else f"ended with exit code {box.exit_code}"
+    lines, log = _quoted(box.last_lines), stack.logs / f"{box.service}.log"
+    return f"{box.service} {end}; its last lines:\n{lines}\nall of them: {log}"
 
 
 def _follow(stack: Stack, progress: Progress) -> int:
@@ -164,8 +162,7 @@ def _follow(stack: Stack, progress: Progress) -> int:
     if box.service == TRAINER and not box.exit_code:
         return 0
     box = next(each for each in engine.containers(stack.project, log_lines=15) if each.service == box.service)
-    text = f"{box.service} {_state(box)}; its last lines:\n{_quoted(box.last_lines)}\n"
-    text += f"all of them: {stack.logs / box.service}.log"
+    text = _obituary(stack, box)
     raise ChildError(text, box.exit_code or 0) if box.service == TRAINER else RunError(text)
 
 

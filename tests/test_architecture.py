@@ -84,7 +84,7 @@ TABLE = {
     "progress": Row(),
     "children": Row(),
     "stopping": Row(),
-    "follow": Row("errors facts programs progress"),
+    "follow": Row("errors facts programs progress supervise"),
     "lifecycle": Row("children engine errors facts follow programs progress stopping"),
     "packages": Row("local_preflight"),
     "process_tree": Row(),

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -67,8 +67,13 @@ def say(line: str) -> None:
 
 
 def read(file: Path) -> Iterator[dict[str, Any]]:
-    """The events of a file, oldest first; a line that a full disk cut short is left out."""
-    for line in file.read_bytes().splitlines():
+    """The events of a file, oldest first."""
+    return parse(file.read_bytes().splitlines())
+
+
+def parse(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+    """What lines of JSON hold; one that a full disk cut short is left out."""
+    for line in lines:
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, dict):
