@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "benchmarks.json"
@@ -35,16 +36,6 @@ PHASES = {
 }
 
 HELPER = ("--help", "render", "doctor --json", "doctor --preset 4-4 --json")
-
-
-def machine() -> str:
-    """CPU model, cores and memory."""
-    info = Path("/proc/cpuinfo").read_text()
-    model = next(
-        (line.partition(": ")[2] for line in info.splitlines() if line.startswith("model name")), platform.machine()
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB"
 
 
 def cost_of(*words: str, runs: int = 7) -> dict[str, float]:
@@ -172,7 +163,7 @@ def main() -> None:
     found = {} if given.helper_only else run_demo(given.steps)
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     kept = next((old for old in rows if old["label"] == given.label), {}) if given.helper_only else {}
-    row = {**kept, "label": given.label, "date": time.strftime("%Y-%m-%d"), "machine": machine()}
+    row = {**kept, "label": given.label, "date": time.strftime("%Y-%m-%d"), "machine": machine.describe()}
     row |= {"helper": helper(), **found}
     rows = [*(old for old in rows if old["label"] != given.label), row]
     RESULTS.write_text(json.dumps(rows, indent=2) + "\n")

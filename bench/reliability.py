@@ -7,25 +7,17 @@ docs/reliability.json, the newest of each fault, and writes the table.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
+
+import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTED = ROOT / ".cache" / "faults.jsonl"
 RESULTS = ROOT / "docs" / "reliability.json"
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults:begin -->", "<!-- faults:end -->"
-
-
-def machine() -> str:
-    """CPU model, cores and memory."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB"
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -46,7 +38,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     known = {row["fault"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
-    here = machine()
+    here = machine.describe()
     for line in NOTED.read_text().splitlines():
         row = json.loads(line)
         if not row["fault"].startswith("soak: "):

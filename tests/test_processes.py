@@ -21,8 +21,8 @@ CALLER = {
     "HTTPS_PROXY": "http://proxy:3128",
 }
 PLACE = Place(
-    directory="/work",
-    run="/work/outputs/run",
+    directory="/here",
+    run="/here/outputs/run",
     python="/venv/bin/python",
     modules="/src",
     environment=CALLER,
@@ -42,13 +42,13 @@ def test_what_containers_mount_is_named_where_it_is_on_this_host():
     found = programs(TWO_EACH)
 
     server, trainer = found["vllm-server"].argv, found["trainer"].argv
-    assert server[server.index("serve") + 1] == "/work/models/small"
-    assert trainer[trainer.index("--dataset") + 1] == "/work/mine.jsonl"
-    assert trainer[trainer.index("--output_dir") + 1] == "/work/outputs/run"
-    assert trainer[trainer.index("--config_file") + 1] == "/work/outputs/run/process/accelerate.yaml"
-    assert found["trainer"].files.keys() == {"/work/outputs/run/process/accelerate.yaml"}
-    assert "num_processes: 2" in found["trainer"].files["/work/outputs/run/process/accelerate.yaml"]
-    assert found["trainer"].links == {"/work/outputs/run/process/rewards/length.py": "/work/lib/length.py"}
+    assert server[server.index("serve") + 1] == "/here/models/small"
+    assert trainer[trainer.index("--dataset") + 1] == "/here/mine.jsonl"
+    assert trainer[trainer.index("--output_dir") + 1] == "/here/outputs/run"
+    assert trainer[trainer.index("--config_file") + 1] == "/here/outputs/run/process/accelerate.yaml"
+    assert found["trainer"].files.keys() == {"/here/outputs/run/process/accelerate.yaml"}
+    assert "num_processes: 2" in found["trainer"].files["/here/outputs/run/process/accelerate.yaml"]
+    assert found["trainer"].links == {"/here/outputs/run/process/rewards/length.py": "/here/lib/length.py"}
 
 
 @pytest.mark.parametrize("data", [TWO_EACH, {"split": "shared"}, {"split": "colocate"}, {"accelerator": "cpu"}])
@@ -98,7 +98,7 @@ def test_what_the_caller_has_set_does_not_reach_a_run_unless_it_is_harmless():
 def test_reward_files_come_first_on_the_module_path():
     env = programs(TWO_EACH)["trainer"].env
 
-    assert env["PYTHONPATH"].split(":") == ["/work/outputs/run/process/rewards", "/opt/mine", "/src"]
+    assert env["PYTHONPATH"].split(":") == ["/here/outputs/run/process/rewards", "/opt/mine", "/src"]
 
 
 def test_the_token_and_the_proxy_reach_the_download():
