@@ -141,10 +141,12 @@ class Teller:
 
     def tell(self, boxes: Mapping[str, Container], now: float) -> int:
         """Say what is new; how many steps were made so far."""
-        self._server(boxes.get(SERVER), now)
+        server = boxes.get(SERVER)
+        self._server(server, now)
+        # The first `ready` is what the health of the container says, too; a process has none.
+        known = ("ready", 1) if server is None or server.health else None
         for event in events.parse(next(self._events)):
-            # The first `ready` is what the health of the container says, too.
-            if event.get("line") and (event.get("event"), event.get("attempt")) != ("ready", 1):
+            if event.get("line") and (event.get("event"), event.get("attempt")) != known:
                 self._progress.phase(event["line"])
         for metrics in events.parse(next(self._steps)):
             self._count += 1

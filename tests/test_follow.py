@@ -181,3 +181,15 @@ def test_steps_and_events_are_told_once_and_a_torn_line_ends_nothing(tmp_path):
     assert teller.tell({}, 1.0) == 1
 
     assert told.phases == ["training was killed", "the server is ready after 9 s", "step 1/?"]
+
+
+def test_a_server_process_whose_health_nobody_asks_is_told_ready_by_the_gate(tmp_path):
+    told = Told()
+    teller = follow.Teller(tmp_path, told)
+    teller.tell({}, 0.0)
+    ready = {"event": "ready", "attempt": 1, "line": "the server is ready after 9 s"}
+    (tmp_path / "events.jsonl").write_text(json.dumps(ready) + "\n")
+
+    teller.tell({"vllm-server": box("vllm-server")}, 1.0)
+
+    assert told.phases == ["the server is ready after 9 s"]
