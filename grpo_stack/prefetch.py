@@ -2,8 +2,7 @@
 
 It also finds what only the trainer's environment can: whether the rewards import, whether the dataset has the columns
 that they need, whether cache and outputs can be written, and, for the words after `--`, whether the training program
-takes them. All problems come out at once, a line each. Exit code 2: the
-description is wrong; 3: this host cannot run it.
+takes them. All problems come out at once, a line each. Exit code 2: the description is wrong; 3: this host cannot run it.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import os
 import signal
 import statistics
 import subprocess
+import threading
 import time
 
 import pytest
@@ -39,13 +40,23 @@ def test_a_tiny_model_learns_and_sampler_and_trainer_agree_at_every_step(make_st
     assert stack.volumes() != []
 
 
-def interrupt(child, at, sign):
-    """Send `sign` once `at` was said; what was said in all, and the seconds until the end."""
+def said_until(child, text, limit_s=300):
+    """What `up` says until `text`; the test fails where that does not come in time."""
+    killer = threading.Timer(limit_s, child.kill)
+    killer.start()
     told = ""
     for line in child.stderr:
         told += line
-        if at in line:
-            break
+        if text in line:
+            killer.cancel()
+            return told
+    killer.cancel()
+    pytest.fail(f"{text!r} was not said within {limit_s} s, but:\n{told}")
+
+
+def interrupt(child, at, sign):
+    """Send `sign` once `at` was said; what was said in all, and the seconds until the end."""
+    told = said_until(child, at)
     child.send_signal(sign)
     began = time.monotonic()
     try:
@@ -71,9 +82,7 @@ def test_an_interrupted_run_stops_everything_within_half_a_minute_and_keeps_cach
 def test_a_second_stack_of_one_name_is_refused_and_the_first_goes_on_until_it_is_told_to_end(make_stack):
     stack = make_stack(max_steps=500)
     child = stack.start()
-    for line in child.stderr:
-        if "fetching model and dataset" in line:
-            break
+    said_until(child, "fetching model and dataset")
     second = stack.up()
     assert child.poll() is None
 
