@@ -13,7 +13,7 @@ from grpo_stack.errors import DescriptionError
 from grpo_stack.facts import Host
 from grpo_stack.findings import OK, PROBLEM, SKIPPED, WARNING, Finding
 from grpo_stack.plan import StackPlan
-from grpo_stack.preflight import MEMORY_BYTES, Facts
+from grpo_stack.preflight import Facts, memory, token_file
 
 NEEDED = ("vllm", "trl", "accelerate", "datasets", "torch")
 """Distributions that server and trainer import."""
@@ -37,13 +37,13 @@ def check(plan: StackPlan, facts: Facts, packages: Packages, visible: str | None
     """Every finding at once; `visible` is the CUDA_VISIBLE_DEVICES of the caller."""
     findings = [Finding("engine", SKIPPED, "not asked: server and trainer run as processes of this host")]
     findings += [*_packages(plan, packages), *devices.check(plan, facts.gpus, None), *_granted(plan, visible)]
-    findings += [*_ports(plan, facts.host), *_memory(plan, facts.host), *_token(facts)]
+    findings += [*_ports(plan, facts.host), memory(plan, facts.host), _token(facts)]
     findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.missing_files)
     return tuple(findings)
 
 
 def _packages(plan: StackPlan, packages: Packages) -> Iterable[Finding]:
-    install = f"run: {packages.python} -m pip install 'grpo-stack[train]'"
+    install = f"run, in the checkout of grpo-stack: {packages.python} -m pip install '.[train]'"
     missing = [name for name in (*NEEDED, PLUGIN) if name not in packages.versions]
     missing += [f"the command {name}" for name, found in packages.commands.items() if not found]
     if missing:
@@ -85,22 +85,7 @@ def _ports(plan: StackPlan, host: Host) -> Iterable[Finding]:
             yield Finding(key, OK, f"port {port} of 127.0.0.1 is free")
 
 
-def _memory(plan: StackPlan, host: Host) -> Iterable[Finding]:
-    free, needed = host.memory_available_bytes, MEMORY_BYTES[plan.accelerator]
-    found = f"{free / 10**9:.1f} GB of {host.memory_total_bytes / 10**9:.1f} GB available"
-    if free < needed:
-        fix = f"loading and training take {needed / 10**9:.1f} GB or more; end other programs"
-        yield Finding("memory", WARNING, found, fix)
-    else:
-        yield Finding("memory", OK, found)
-
-
-def _token(facts: Facts) -> Iterable[Finding]:
-    token = facts.token
-    if token and not token.exists:
-        found = f"HF_TOKEN_PATH names {token.path}, which is no file"
-        yield Finding("token", PROBLEM, found, "mind the path, or unset it")
-    elif token and not token.readable:
-        yield Finding("token", PROBLEM, f"{token.path} cannot be read", "mind its owner, or name another file")
-    else:
-        yield Finding("token", OK, "given to the download alone" if token or facts.token_in_environment else "none")
+def _token(facts: Facts) -> Finding:
+    if facts.token:
+        return token_file(facts.token, "this user", "mind its owner, or name another file")
+    return Finding("token", OK, "given to the download alone" if facts.token_in_environment else "none")

@@ -12,7 +12,7 @@ from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.plan import StackPlan
 from grpo_stack.programs import SERVER, TRAINER
 
-__all__ = ["Facts", "Finding", "check", "images_bytes"]
+__all__ = ["Facts", "Finding", "check", "images_bytes", "memory", "token_file"]
 
 ENGINE, COMPOSE = (25, 0), (2, 24)
 """What `healthcheck.start_interval` needs (Docker's documentation)."""
@@ -57,7 +57,8 @@ def check(plan: StackPlan, facts: Facts) -> tuple[Finding, ...]:
     """Every finding at once, problems or not, those of the GPUs among them."""
     findings = [*_engine(facts), *_images(plan, facts), *devices.check(plan, facts.gpus, facts.engine)]
     findings += _ports(plan, facts.host)
-    findings += [*_memory(plan, facts.host), *_token(facts), *_proxies(plan, facts.host), *_offline(facts)]
+    findings += [_shm(plan, facts.host), memory(plan, facts.host), _token(facts)]
+    findings += [*_proxies(plan, facts.host), *_offline(facts)]
     findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.missing_files)
     return tuple(findings)
 
@@ -117,44 +118,48 @@ def _ports(plan: StackPlan, host: Host) -> Iterable[Finding]:
         yield Finding("server.publish", PROBLEM, text, "choose another, or leave it out to publish none")
 
 
-def _memory(plan: StackPlan, host: Host) -> Iterable[Finding]:
+def _shm(plan: StackPlan, host: Host) -> Finding:
     shared = {role.name: _bytes(role.shm) for role in (plan.server, plan.trainer) if role}
     sizes = ", ".join(f"{name} {_gigabytes(size)}" for name, size in shared.items())
-    free = host.memory_available_bytes
-    found = f"{_gigabytes(free)} of {_gigabytes(host.memory_total_bytes)} available"
     # A container's /dev/shm is memory of this host, taken only as it fills.
+    free = host.memory_available_bytes
     if free < sum(shared.values()):
-        yield Finding(
-            "shm", WARNING, f"{sizes} may be asked for, {_gigabytes(free)} are available", "end other programs"
-        )
-    else:
-        yield Finding("shm", OK, f"of their own: {sizes}")
-    if free < MEMORY_BYTES[plan.accelerator]:
-        fix = f"loading and training take {_gigabytes(MEMORY_BYTES[plan.accelerator])} or more; end other programs"
-        yield Finding("memory", WARNING, found, fix)
-    else:
-        yield Finding("memory", OK, found)
+        found = f"{sizes} may be asked for, {_gigabytes(free)} are available"
+        return Finding("shm", WARNING, found, "end other programs")
+    return Finding("shm", OK, f"of their own: {sizes}")
 
 
-def _token(facts: Facts) -> Iterable[Finding]:
-    token = facts.token
-    if token is None:
-        if facts.token_in_environment:
-            fix = "write it into a file and name that: export HF_TOKEN_PATH=FILE"
-            yield Finding("token", WARNING, "HF_TOKEN is set, which no container is given", fix)
-        else:
-            yield Finding("token", OK, "none, which does for public models (HF_TOKEN_PATH names a file with one)")
-    elif not token.exists:
-        yield Finding(
-            "token", PROBLEM, f"HF_TOKEN_PATH names {token.path}, which is no file", "mind the path, or unset it"
+def memory(plan: StackPlan, host: Host) -> Finding:
+    """Whether this host has memory for both roles, containers or not."""
+    free, needed = host.memory_available_bytes, MEMORY_BYTES[plan.accelerator]
+    found = f"{_gigabytes(free)} of {_gigabytes(host.memory_total_bytes)} available"
+    if free < needed:
+        fix = f"loading and training take {_gigabytes(needed)} or more; end other programs"
+        return Finding("memory", WARNING, found, fix)
+    return Finding("memory", OK, found)
+
+
+def _token(facts: Facts) -> Finding:
+    if facts.token:
+        return token_file(
+            facts.token, "the containers' user", "give them a copy that they can read, outside of the checkout"
         )
-    elif not token.readable:
-        found = f"{token.path} cannot be read by the containers' user"
-        yield Finding("token", PROBLEM, found, "give them a copy that they can read, outside of the checkout")
-    elif token.empty:
-        yield Finding("token", WARNING, f"{token.path} is empty", "write a token into it, or unset HF_TOKEN_PATH")
-    else:
-        yield Finding("token", OK, f"in {token.path}")
+    if facts.token_in_environment:
+        fix = "write it into a file and name that: export HF_TOKEN_PATH=FILE"
+        return Finding("token", WARNING, "HF_TOKEN is set, which no container is given", fix)
+    return Finding("token", OK, "none, which does for public models (HF_TOKEN_PATH names a file with one)")
+
+
+def token_file(token: TokenFile, reader: str, unreadable_fix: str) -> Finding:
+    """Whether `reader` can take a token from the file that HF_TOKEN_PATH names."""
+    if not token.exists:
+        found = f"HF_TOKEN_PATH names {token.path}, which is no file"
+        return Finding("token", PROBLEM, found, "mind the path, or unset it")
+    if not token.readable:
+        return Finding("token", PROBLEM, f"{token.path} cannot be read by {reader}", unreadable_fix)
+    if token.empty:
+        return Finding("token", WARNING, f"{token.path} is empty", "write a token into it, or unset HF_TOKEN_PATH")
+    return Finding("token", OK, f"in {token.path}")
 
 
 def _proxies(plan: StackPlan, host: Host) -> Iterable[Finding]:

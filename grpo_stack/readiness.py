@@ -1,8 +1,8 @@
 """Is that vLLM server usable by this trainer? The one contract that the gate and the health check both ask.
 
-HTTP answers; /v1/models names the model; /server_info shows the settings that TRL needs, and the versions that this side has; the world size is the plan's;
-one one-token completion comes back. /health alone proves nothing: vLLM answers 200 there while it is asleep, paused,
-or stuck in a weight update for ever.
+HTTP answers; /v1/models names the model; /server_info shows the settings that TRL needs, and the versions that this side
+has; the world size is the plan's; one one-token completion comes back. /health alone proves nothing: vLLM answers 200 there
+while it is asleep, paused, or stuck in a weight update for ever.
 """
 
 from __future__ import annotations

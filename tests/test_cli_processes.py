@@ -14,7 +14,7 @@ def test_processes_need_no_docker_but_vllm_and_trl_beside_this_python(capsys, tm
     assert cli.main(["up", "--runtime", "process", *CPU]) == 3
 
     printed = capsys.readouterr().err
-    assert f"run: {sys.executable} -m pip install 'grpo-stack[train]'" in printed
+    assert f"{sys.executable} -m pip install '.[train]'" in printed
     assert "grpo-stack: skipped: engine: not asked" in printed
     assert "Docker is not installed" not in printed
 

@@ -36,7 +36,7 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it():
 
     assert problems(holds=bare) == [
         "packages: /venv/bin/python does not have vllm, trl, accelerate, datasets, the command vllm; "
-        "run: /venv/bin/python -m pip install 'grpo-stack[train]'"
+        "run, in the checkout of grpo-stack: /venv/bin/python -m pip install '.[train]'"
     ]
 
 
@@ -77,6 +77,8 @@ def test_memory_outputs_and_token_are_judged_as_for_containers():
     found = {(finding.level, finding.check) for finding in check(host=small, token=token)}
 
     assert {("warning", "memory"), ("problem", "outputs"), ("problem", "token")} <= found
+    empty = [finding for finding in check(token=TokenFile("/t", exists=True, empty=True)) if finding.check == "token"]
+    assert [(finding.level, finding.found) for finding in empty] == [("warning", "/t is empty")]
     assert problems(token=TokenFile("/t", exists=False)) == [
         "token: HF_TOKEN_PATH names /t, which is no file; mind the path, or unset it"
     ]
