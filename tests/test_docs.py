@@ -107,6 +107,17 @@ def test_every_module_has_a_place_in_the_page_for_contributors():
     assert modules - set(re.findall(r"`(\w+)`", text)) == {"__init__"}
 
 
+def test_the_page_on_reliability_knows_every_event_and_every_reason():
+    text = (ROOT / "docs" / "reliability.md").read_text()
+    sources = [file.read_text() for file in (ROOT / "grpo_stack" / "supervise").glob("*.py")]
+    events = {name for source in sources for name in re.findall(r'\.record\(\s*"([\w-]+)"', source)}
+    reasons = {name for source in sources for name in re.findall(r'(?:Verdict\(\s*|what=)"([\w-]+)"', source)}
+
+    assert {"noticed", "resuming"} <= events
+    assert {"server-gone", "update-abandoned"} <= reasons
+    assert (events | reasons - {"done"}) - set(re.findall(r"`([\w-]+)`", text)) == set()
+
+
 def test_commands_and_flags_in_the_readme_exist():
     parser = arguments.parser()
     help_text = parser.format_help() + "".join(
