@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -44,30 +44,10 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def tokenizer(size: int) -> Any:
-    """The demo's tokenizer of single characters, filled up to `size` tokens that no text is split into."""
-    from tokenizers import Tokenizer, decoders, models, normalizers
-
-    single = (*demo.SPECIAL, *demo.ALPHABET)
-    vocabulary = {token: number for number, token in enumerate(single)}
-    vocabulary |= {f"w{number}": number for number in range(len(single), size)}
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
-    core.normalizer = normalizers.Lowercase()
-    core.decoder = decoders.Fuse()
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token="<pad>",
-        unk_token="<unk>",
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>"],
-    )
-    made.chat_template = demo.CHAT_TEMPLATE
-    return made
-
-
 def write(name: str, folder: Path) -> Qwen2ForCausalLM:
     """Make the model on the GPU, and write it with its tokenizer."""
-    made = tokenizer(SHAPES[name]["vocab_size"])
+    single = len(demo.SPECIAL) + len(demo.ALPHABET)
+    made = demo.tokenizer(f"w{number}" for number in range(single, SHAPES[name]["vocab_size"]))
     ends = {"pad_token_id": made.pad_token_id, "bos_token_id": None, "eos_token_id": made.eos_token_id}
     config = Qwen2Config(**SHAPES[name], **ends, max_position_embeddings=32768, dtype="bfloat16")
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ import argparse
 import json
 import random
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,12 @@ def write_tiny_model(folder: Path, tied: bool = True, seed: int = 0) -> None:
         file.chmod(0o644)  # safetensors writes 0600, which the container's user could not read
 
 
-def tokenizer() -> Any:
-    """A tokenizer of one token for each character of ALPHABET, with a chat template."""
+def tokenizer(more: Iterable[str] = ()) -> Any:
+    """A tokenizer of one token for each character of ALPHABET, with a chat template; `more` are tokens that no text becomes."""
     from tokenizers import Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {token: number for number, token in enumerate((*SPECIAL, *ALPHABET))}
+    vocabulary = {token: number for number, token in enumerate((*SPECIAL, *ALPHABET, *more))}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     core.normalizer = normalizers.Lowercase()
     core.decoder = decoders.Fuse()
