@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,14 +168,16 @@ def _follow(stack: Stack, progress: Progress) -> int:
 
 
 def _save_logs(stack: Stack) -> None:
-    """Keep what the services said; best effort, since it must not hide why the run ended."""
+    """Keep what the services said; best effort, since it must neither hide why the run ended nor keep the stack running."""
     for service in stack.services:
         argv = stack.compose("logs", "--no-color", "--no-log-prefix", "--timestamps", service)
-        with (stack.logs / f"{service}.log").open("w") as output, child(argv, stack.env, output) as process:
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        # OSError: a full disk, for example.
+        with (
+            suppress(OSError, subprocess.TimeoutExpired),
+            (stack.logs / f"{service}.log").open("w") as output,
+            child(argv, stack.env, output) as process,
+        ):
+            process.wait(timeout=30)
 
 
 def _run_logged(stack: Stack, words: tuple[str, ...], log: Path, limit_s: float, progress: Progress) -> int:
