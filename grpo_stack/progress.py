@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -15,11 +16,20 @@ QUIET_S = 20
 """Where there is no terminal, a detail is printed at most this often."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on, unseen; rich's own way is to end the program."""
+        self.quiet = True
+
+
 class Progress:
-    """Lines on `stream`; the detail line only where it is a terminal, else now and then as a line of its own."""
+    """Lines on `stream`; the detail line only where it is a terminal, else now and then as a line of its own.
+
+    A reader that has gone away, or a full disk behind the stream, is no reason to end a run, or not to take it down.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = Console(file=stream, highlight=False, soft_wrap=True)
+        self._console = _Console(file=stream, highlight=False, soft_wrap=True)
         self._clock = clock
         self._start = clock()
         self._shown = ("", float("-inf"))
@@ -40,7 +50,7 @@ class Progress:
         """Something began or ended: always a line, with the time since the start."""
         if self._status:
             self._status.update("")
-        self._console.print(Text(f"{self._elapsed()}  {text}"))
+        self._print(f"{self._elapsed()}  {text}")
 
     def detail(self, text: str) -> None:
         """What is going on inside the phase."""
@@ -50,7 +60,11 @@ class Progress:
         last, when = self._shown
         if text != last and self._clock() - when >= QUIET_S:
             self._shown = (text, self._clock())
-            self._console.print(Text(f"{self._elapsed()}    {_clip(text, 160)}"))
+            self._print(f"{self._elapsed()}    {_clip(text, 160)}")
+
+    def _print(self, line: str) -> None:
+        with suppress(OSError):
+            self._console.print(Text(line))
 
     def _elapsed(self) -> str:
         seconds = int(self._clock() - self._start)
