@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -198,7 +199,9 @@ class _Stack:
             self.progress.detail(lines[-1])
 
     def _write(self) -> None:
-        self.record.write(State(self.run.project, process_tree.boot(), self._own, tuple(self._members.values())))
+        # A full disk must not keep a run from being ended; `down` then goes by what was written before.
+        with suppress(OSError):
+            self.record.write(State(self.run.project, process_tree.boot(), self._own, tuple(self._members.values())))
 
 
 _TIME = (time.monotonic, time.sleep)

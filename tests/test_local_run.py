@@ -117,6 +117,21 @@ def test_a_run_is_followed_to_its_end_and_nothing_of_it_stays(folder):
     assert run_state.read(folder).live == ()
 
 
+def test_a_state_that_cannot_be_written_hides_no_exit_code_and_leaves_nothing_running(folder):
+    (folder / "processes.new").mkdir()
+    log = folder / "logs" / "vllm-server.log"
+    server = SERVES.replace("subprocess.Popen", "print(subprocess.Popen").replace("True);", "True).pid);")
+    trainer = (
+        f"import sys, time\nwhile 'up' not in open({str(log)!r}).read(): time.sleep(0.01)\nprint('full'); sys.exit(3)"
+    )
+
+    code, out, _ = run(folder, vllm_server=server, trainer=trainer)
+
+    assert code == 3
+    assert "trainer ended with exit code 3; its last lines:\n    full" in out
+    assert process_tree.find(int(log.read_text().split()[0])) is None
+
+
 def test_a_trainer_that_generates_by_itself_needs_no_server(folder):
     assert run(folder, vllm_server=None)[0] == 0
 
