@@ -86,9 +86,13 @@ def running(folder, **codes):
             assert time.monotonic() < limit
         yield process
     finally:
-        process.kill()
-        local_stop.down(folder, 1)
-        process.communicate(timeout=30)
+        # Asked first: killed while it starts a role, it leaves a worker that nobody can find any more.
+        process.terminate()
+        try:
+            process.communicate(timeout=30)
+        finally:
+            process.kill()
+            local_stop.down(folder, 1)
 
 
 def everything(process):
