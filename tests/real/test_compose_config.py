@@ -56,9 +56,9 @@ def test_compose_reads_the_words_of_the_plan_from_any_file(tmp_path: Path, data:
     services = json.loads(done.stdout)["services"]
     for role in planned.roles:
         service = services[role.name]
-        gate = [_plain(word) for word in service["entrypoint"] or []]
+        front = [_plain(word) for word in service["entrypoint"] or []]
         assert [_plain(word) for word in service["command"]] == [words.literal(word) for word in role.argv]
-        assert gate[len(gate) - len(role.gate) :] == [words.literal(word) for word in role.gate]
+        assert front[len(front) - len(role.supervisor) :] == [words.literal(word) for word in role.supervisor]
         sources = [_plain(volume["source"]) for volume in service["volumes"] if volume["type"] == "bind"]
         assert sources == [os.path.normpath(elsewhere / mount.source) for mount in role.mounts]
         assert _plain(service["build"]["context"]) == os.path.normpath(elsewhere / planned.source)
