@@ -13,7 +13,7 @@ from typing import Any
 from grpo_stack import launch, pins, programs, words
 from grpo_stack.pins import Pins
 from grpo_stack.programs import PREFETCH, SERVER, TRAINER
-from grpo_stack.spec import StackSpec, is_file, is_path, is_reward_file
+from grpo_stack.spec import NVLINK, StackSpec, is_file, is_path, is_reward_file
 from grpo_stack.split import COLOCATE, SHARED, Split
 from grpo_stack.words import Word
 
@@ -22,6 +22,17 @@ CACHES = {"hf-cache": "/cache/huggingface", "vllm-cache": "/cache/vllm", "triton
 
 SOCKETS = {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4", "NCCL_MIN_NCHANNELS": "8"}
 """NCCL over a bridge with these: 10.5 GB/s where its defaults reach 3.6 (raw broadcast, 16 cores)."""
+
+JOINED = {
+    "NCCL_HOSTID": "grpo-stack",
+    "NCCL_CUMEM_ENABLE": "1",
+    "NCCL_IPC_USE_ABSTRACT_SOCKET": "0",
+    "NCCL_NVLS_ENABLE": "0",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}
+"""Both sides alike, for NVLink between two containers: one host to NCCL, its memory handles passed through a socket in the
+shared /tmp and not in the network namespace (NCCL 2.29), and no multicast, which needs more than that. Each side's own
+GPUs come first in CUDA_VISIBLE_DEVICES: none is hidden, or NCCL would choose a path that it cannot open and fail."""
 
 CPU_ENGINE = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
 """vLLM on the CPU: threads free to share the cores with the trainer, and 1 GiB of KV cache, which is plenty there."""
@@ -57,7 +68,11 @@ class Role:
     """Words in front of `argv` that run it and look after it."""
     env: Mapping[str, Word] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
-    """NVML indices or UUIDs; nothing else is visible in the container."""
+    """NVML indices or UUIDs of those that it uses."""
+    other_gpus: tuple[str, ...] = ()
+    """Further ones that are visible to it, and that it leaves alone; no others are."""
+    joined: bool = False
+    """Whether it shares the host's IPC namespace, and /tmp with the other side, so that NCCL may pass memory between them."""
     mounts: tuple[Mount, ...] = ()
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """YAML files by their path in the container, where they are written as it starts; their content is this data."""
@@ -149,6 +164,8 @@ def _server(spec: StackSpec) -> Role:
             **_shared_env(spec, SERVER),
         },
         gpus=spec.gpus.server if spec.accelerator == "cuda" else (),
+        other_gpus=spec.gpus.trainer if _joined(spec) else (),
+        joined=_joined(spec),
         mounts=_model_mounts(spec),
         probe=programs.probe(spec),
         publish=spec.server.publish,
@@ -169,6 +186,8 @@ def _trainer(spec: StackSpec) -> Role:
         argv=programs.trainer(spec),
         env=env if programs.mode(spec) == COLOCATE else {"VLLM_HOST_IP": TRAINER, **env},
         gpus=spec.gpus.trainer if spec.accelerator == "cuda" else (),
+        other_gpus=spec.gpus.server if _joined(spec) else (),
+        joined=_joined(spec),
         mounts=_trainer_mounts(spec),
         files={launch.FILE: accelerate} if accelerate else {},
         internet=spec.trainer.internet,
@@ -188,10 +207,29 @@ def _shared_env(spec: StackSpec, name: str) -> dict[str, Word]:
         "TRANSFORMERS_OFFLINE": "1",
         **_no_proxy(),
     }
+    if _joined(spec):
+        own, other = _sides(spec, name)
+        visible = ",".join(_inside(gpu, spec) for gpu in (*own, *other))
+        return {**env, **JOINED, "CUDA_VISIBLE_DEVICES": visible}
     if spec.accelerator == "cuda":
         # One host id each keeps NCCL from trying P2P between GPUs that the two containers cannot see.
         env |= {"NCCL_HOSTID": name, **SOCKETS}
     return env
+
+
+def _joined(spec: StackSpec) -> bool:
+    return spec.weight_path == NVLINK
+
+
+def _sides(spec: StackSpec, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The GPUs of role `name`, and those of the other one."""
+    sides = (spec.gpus.server, spec.gpus.trainer)
+    return sides if name == SERVER else (sides[1], sides[0])
+
+
+def _inside(gpu: str, spec: StackSpec) -> str:
+    """A GPU's name inside a container that sees all of the split: its place among them, in the host's order, or its UUID."""
+    return str(sorted(map(int, spec.gpus.gpus)).index(int(gpu))) if gpu.isdigit() else gpu
 
 
 def _reward_env(spec: StackSpec) -> dict[str, Word]:

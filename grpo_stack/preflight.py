@@ -58,6 +58,7 @@ def check(plan: StackPlan, facts: Facts) -> tuple[Finding, ...]:
     findings = [*_engine(facts), *_images(plan, facts), *devices.check(plan, facts.gpus, facts.engine)]
     findings += _ports(plan, facts.host)
     findings += [_shm(plan, facts.host), memory(plan, facts.host), _token(facts)]
+    findings += _weight_path(plan)
     findings += [*_proxies(plan, facts.host), *_offline(facts)]
     findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.missing_files)
     return tuple(findings)
@@ -137,6 +138,14 @@ def memory(plan: StackPlan, host: Host) -> Finding:
         fix = f"loading and training take {_gigabytes(needed)} or more; end other programs"
         return Finding("memory", WARNING, found, fix)
     return Finding("memory", OK, found)
+
+
+def _weight_path(plan: StackPlan) -> Iterable[Finding]:
+    if plan.trainer.joined:
+        found = (
+            "nvlink: both containers see all GPUs of the split, the host's shared memory and one /tmp; not measured yet"
+        )
+        yield Finding("weight-path", WARNING, found, "leave `weight_path` out if the first push fails")
 
 
 def _token(facts: Facts) -> Finding:

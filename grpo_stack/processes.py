@@ -166,7 +166,7 @@ def _environment(role: Role, paths: Mapping[str, str], place: Place) -> dict[str
         **IMAGE_ENV,
         **{name: value for name, value in given.items() if value or name not in inherited},
         **NETWORK,
-        **_gpus(role.gpus),
+        **_gpus((*role.gpus, *role.other_gpus)),
     }
 
 

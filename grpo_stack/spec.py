@@ -24,6 +24,8 @@ PARALLELISMS = ("ddp", "fsdp2", "zero2", "zero3")
 
 MISMATCH = ("warn", "stop", "off")
 
+BRIDGE, NVLINK = "bridge", "nvlink"
+
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -125,6 +127,9 @@ class StackSpec:
     split: Split | None = _checked(split.parse, None)
     """SERVER:TRAINER in counts or GPU ids, `shared` (one GPU for both, for development) or `colocate` (no server);
     default 4:4. The CPU stack has none."""
+    weight_path: str = "bridge"
+    """How weights reach the server: over the private network (`bridge`), or, not yet measured, between the GPUs (`nvlink`),
+    for which both containers see all GPUs of the split, the host's shared memory and one /tmp."""
     pins: str = pins.DEFAULT
     """Locked set of package versions; `grpo-stack pins` lists them."""
     outputs: str = "./outputs"
@@ -261,6 +266,7 @@ def _stack_rules(spec: StackSpec) -> list[str]:
         problems.append("split: the CPU stack uses no GPU; leave it out, or set accelerator: cuda")
     if spec.accelerator == "cuda" and spec.trainer.processes != Trainer.processes:
         problems.append("trainer.processes: on GPUs there is one for each of the trainer's; set `split`")
+    problems += _weight_path_rules(spec)
     if spec.pins not in pins.SETS:
         problems.append(f"pins: there is no locked set {spec.pins!r}; known: {', '.join(pins.SETS)}")
     if not spec.data.rewards:
@@ -277,6 +283,18 @@ def _stack_rules(spec: StackSpec) -> list[str]:
         both = " and ".join(file for file in files if file.rpartition("/")[2] == name)
         problems.append(f"data.rewards: {both} would be one module in the containers; rename one of them")
     return problems
+
+
+def _weight_path_rules(spec: StackSpec) -> list[str]:
+    if spec.weight_path not in (BRIDGE, NVLINK):
+        return [f"weight_path: {spec.weight_path!r} is not known; use {BRIDGE} or {NVLINK}"]
+    if spec.weight_path == BRIDGE:
+        return []
+    if spec.accelerator != "cuda" or spec.gpus.mode != split.SEPARATE:
+        return ["weight_path: nvlink joins two sides with GPUs of their own; leave it out, or set a split such as 4:4"]
+    if len({gpu.isdigit() for gpu in spec.gpus.gpus}) > 1:
+        return ["weight_path: nvlink needs all GPUs of the split named alike; give indices or UUIDs, not both"]
+    return []
 
 
 def _port_rules(spec: StackSpec) -> list[str]:

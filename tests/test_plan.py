@@ -3,6 +3,8 @@ import pytest
 from grpo_stack import plan, spec, words
 from grpo_stack.errors import DescriptionError
 
+GPU_A, GPU_B = (f"GPU-{digit * 8}-1111-2222-3333-444444444444" for digit in "ab")
+
 
 def derive(data=None):
     return plan.derive(spec.read(data))
@@ -216,3 +218,37 @@ def test_several_processes_on_the_cpu_are_started_by_torchrun_and_on_gpus_follow
     assert planned.trainer.files == {}
     with pytest.raises(DescriptionError, match=r"trainer\.processes: on GPUs there is one for each"):
         derive({"trainer": {"processes": 2}})
+
+
+@pytest.mark.parametrize(
+    ("split", "server", "trainer"),
+    [
+        ("2:2", ("0", "1", "0,1,2,3"), ("2", "3", "2,3,0,1")),
+        ("6,7:3", ("6", "7", "1,2,0"), ("3", "0,1,2")),
+        (f"{GPU_A}:{GPU_B}", (GPU_A, f"{GPU_A},{GPU_B}"), (GPU_B, f"{GPU_B},{GPU_A}")),
+    ],
+)
+def test_over_nvlink_each_side_sees_all_gpus_with_its_own_in_front_and_both_are_one_host(split, server, trainer):
+    planned = derive({"split": split, "weight_path": "nvlink"})
+
+    for role, (*own, visible) in ((planned.server, server), (planned.trainer, trainer)):
+        assert role.gpus == tuple(own)
+        assert role.env["CUDA_VISIBLE_DEVICES"] == visible
+        assert role.env.items() >= plan.JOINED.items()
+        assert not plan.SOCKETS.keys() & role.env.keys()
+    assert planned.server.other_gpus == planned.trainer.gpus
+    assert planned.trainer.other_gpus == planned.server.gpus
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"split": "shared"},
+        {"split": "colocate"},
+        {"accelerator": "cpu"},
+        {"split": f"0,{GPU_A}:1"},
+    ],
+)
+def test_nvlink_is_refused_where_there_are_not_two_sides_with_gpus_named_alike(data):
+    with pytest.raises(DescriptionError, match="weight_path: nvlink"):
+        derive({**data, "weight_path": "nvlink"})

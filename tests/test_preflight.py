@@ -231,3 +231,11 @@ def test_little_memory_is_warned_about():
 
 def test_every_check_has_a_name_that_skip_knows():
     assert {finding.check for finding in check()} <= set(findings.CHECKS)
+
+
+def test_a_weight_path_that_was_never_measured_is_warned_about():
+    found = [finding for finding in check({"weight_path": "nvlink"}) if finding.check == "weight-path"]
+
+    assert [finding.level for finding in found] == ["warning"]
+    assert "not measured yet" in str(found[0])
+    assert found[0].check in findings.CHECKS

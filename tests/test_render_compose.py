@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_stack import bundle, cli, description, plan, presets, spec, words
+from grpo_stack.errors import DescriptionError
 from grpo_stack.render import compose
 from tests.descriptions import descriptions
 
@@ -316,3 +317,32 @@ def test_colocate_renders_a_trainer_that_needs_only_its_downloads():
     assert set(services) == {"prefetch", "trainer"}
     assert set(services["trainer"]["depends_on"]) == {"prefetch"}
     assert "--url" not in services["trainer"]["entrypoint"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(descriptions(), st.sampled_from(["bridge", "nvlink"]))
+def test_two_sides_share_everything_that_nvlink_needs_or_nothing(data, weight_path):
+    """One host to NCCL and one shared memory, with GPUs that the other side cannot see, is the state that fails hard."""
+    try:
+        planned = plan.derive(spec.read({**data, "weight_path": weight_path}))
+    except DescriptionError:
+        return
+    services = read_yaml(compose.render(planned, "t")["compose.yaml"])["services"]
+    if planned.server is None or planned.accelerator == "cpu":
+        return
+    sides = [services["vllm-server"], services["trainer"]]
+    seen = [set(side["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]) for side in sides]
+    volumes = [{volume["target"]: volume["source"] for volume in side["volumes"]} for side in sides]
+
+    shared = [
+        len({side["environment"]["NCCL_HOSTID"] for side in sides}) == 1,
+        all(side.get("ipc") == "host" for side in sides),
+        any(side.get("ipc") == "host" for side in sides),
+        all("/tmp" in each for each in volumes),
+        all("shm_size" not in side and "/tmp:exec,mode=1777" not in side["tmpfs"] for side in sides),
+        all("CUDA_VISIBLE_DEVICES" in side["environment"] for side in sides),
+        seen[0] == seen[1] and len(seen[0]) > 1,
+    ]
+
+    assert set(shared) == {weight_path == "nvlink"}
+    assert all("network_mode" not in side and "pid" not in side for side in sides)

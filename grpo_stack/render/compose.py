@@ -31,6 +31,9 @@ SETTINGS = {
 
 _PRIVATE, _OUTSIDE = "stack", "outside"
 
+_SHARED_TMP = "shared-tmp"
+"""The volume that is /tmp on both sides where NCCL's sockets must be seen by both."""
+
 
 def render(plan: StackPlan, command: str) -> dict[str, str]:
     """`{"compose.yaml": text}`; `command` is what the header names as its maker."""
@@ -39,7 +42,7 @@ def render(plan: StackPlan, command: str) -> dict[str, str]:
         "name": PROJECT,
         "services": services,
         "networks": {_PRIVATE: {"internal": True}, _OUTSIDE: {}},
-        "volumes": {name: {} for name in planning.CACHES},
+        "volumes": {name: {} for name in (*planning.CACHES, *({_SHARED_TMP} if _is_joined(plan) else ()))},
         "secrets": {
             "hf_token": {"file": "${HF_TOKEN_PATH:-/dev/null}"},
             "ca_bundle": {"file": "${CA_BUNDLE:-/dev/null}"},
@@ -54,6 +57,8 @@ def _header(plan: StackPlan, command: str) -> tuple[str, ...]:
         lines += [f"{role.name}:", f"    {shell_line(role.argv)}", ""]
     if plan.split and plan.split.mode == SHARED:
         lines += ["Both sides share one GPU: for development and tests, not for production.", ""]
+    if _is_joined(plan):
+        lines += ["Weights go from GPU to GPU (weight_path: nvlink); that was not measured yet.", ""]
     lines.append("Taken from the environment of `docker compose`:")
     lines += [f"    {name}: {meaning}" for name, meaning in SETTINGS.items()]
     return tuple(lines)
@@ -90,7 +95,7 @@ def _service(role: Role, plan: StackPlan) -> dict[str, Any]:
     if role.publish:
         service["ports"] = [f"127.0.0.1:{role.publish}:{_port(role)}"]
     if role.gpus:
-        service["deploy"] = _reservation(role.gpus)
+        service["deploy"] = _reservation((*role.gpus, *role.other_gpus))
     if role.probe:
         service["healthcheck"] = _healthcheck(role.probe, plan.boot_timeout_s)
     service["depends_on"] = _dependencies(role, plan)
@@ -139,7 +144,12 @@ def _networks(role: Role) -> list[str]:
 
 def _volumes(role: Role) -> list[dict[str, Any]]:
     caches = [{"type": "volume", "source": name, "target": target} for name, target in planning.CACHES.items()]
-    return [*caches, *(_bind(mount) for mount in role.mounts)]
+    shared = [{"type": "volume", "source": _SHARED_TMP, "target": "/tmp"}] if role.joined else []
+    return [*caches, *shared, *(_bind(mount) for mount in role.mounts)]
+
+
+def _is_joined(plan: StackPlan) -> bool:
+    return any(role.joined for role in plan.roles)
 
 
 def _bind(mount: Mount) -> dict[str, Any]:
@@ -179,10 +189,11 @@ def _hardening(role: Role) -> dict[str, Any]:
     return {
         "init": True,
         "read_only": True,
-        "tmpfs": ["/tmp:exec,mode=1777", "/home/stack:exec,mode=1777"],
+        "tmpfs": [*([] if role.joined else ["/tmp:exec,mode=1777"]), "/home/stack:exec,mode=1777"],
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
-        "shm_size": role.shm,
+        # The host's own /dev/shm has the host's own size.
+        **({"ipc": "host"} if role.joined else {"shm_size": role.shm}),
         "ulimits": dict(role.ulimits),
         "stop_grace_period": f"{role.stop_grace_s}s",
         "logging": {"driver": "json-file", "options": {"max-size": "50m", "max-file": "5"}},
