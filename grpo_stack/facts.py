@@ -343,8 +343,8 @@ class Host:
     proxies: tuple[tuple[str, str], ...] = ()
     """Names and values of proxy variables of the environment, credentials removed; `no_proxy` among them."""
 
-    clock_offset_s: float | None = None
-    """Seconds by which this host's clock differs from a trusted one; None when it was not compared."""
+    now: float | None = None
+    """What this host's clock says, in seconds since 1970; None when it was not read."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ CHECKS = {
     "memory": "memory of this host",
     "shm": "memory for what the containers' /dev/shm may hold",
     "weight-path": "weights go over the private network",
+    "clock": "this host's clock is not behind these versions",
     "token": "the token file, if one is named, can be read and is not empty",
     "proxies": "proxies can be reached from containers, and do not stand between the roles",
     "offline": "with HF_HUB_OFFLINE: there is a cache to use, and it holds the weights, as far as this user may look",

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import stat
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def read(folders: Iterable[str] = (), ports: Iterable[int] = (), environment: Ma
         folders=tuple(_folder(Path(folder)) for folder in folders),
         ports_in_use=tuple(PortInUse(port, "127.0.0.1") for port in sorted(ports) if _taken(port)),
         proxies=_proxies(environment or {}),
+        now=time.time(),
     )
 
 

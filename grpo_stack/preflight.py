@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from grpo_stack import devices, inputs
+from grpo_stack import devices, inputs, pins
 from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, Host, ModelFolder, TokenFile
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.plan import StackPlan
@@ -58,7 +58,7 @@ def check(plan: StackPlan, facts: Facts) -> tuple[Finding, ...]:
     findings = [*_engine(facts), *_images(plan, facts), *devices.check(plan, facts.gpus, facts.engine)]
     findings += _ports(plan, facts.host)
     findings += [_shm(plan, facts.host), memory(plan, facts.host), _token(facts)]
-    findings += _weight_path(plan)
+    findings += [*_weight_path(plan), *_clock(facts.host)]
     findings += [*_proxies(plan, facts.host), *_offline(facts)]
     findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.missing_files)
     return tuple(findings)
@@ -146,6 +146,17 @@ def _weight_path(plan: StackPlan) -> Iterable[Finding]:
             "nvlink: both containers see all GPUs of the split, the host's shared memory and one /tmp; not measured yet"
         )
         yield Finding("weight-path", WARNING, found, "leave `weight_path` out if the first push fails")
+
+
+def _clock(host: Host) -> Iterable[Finding]:
+    if host.now is None:
+        return
+    behind_s = pins.LOCKED_AT - host.now
+    if behind_s > 0:
+        found = f"{behind_s / 86400:.1f} days behind the day on which these versions were locked; certificates will be refused"
+        yield Finding("clock", PROBLEM, found, "set it: sudo timedatectl set-ntp true")
+    else:
+        yield Finding("clock", OK, "not behind these versions")
 
 
 def _token(facts: Facts) -> Finding:

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from grpo_stack import findings, plan, preflight, spec
+from grpo_stack import findings, pins, plan, preflight, spec
 from grpo_stack.facts import (
     CacheVolume,
     DatasetFile,
@@ -238,4 +238,14 @@ def test_a_weight_path_that_was_never_measured_is_warned_about():
 
     assert [finding.level for finding in found] == ["warning"]
     assert "not measured yet" in str(found[0])
+    assert found[0].check in findings.CHECKS
+
+
+@pytest.mark.parametrize(
+    ("now", "level"), [(0.0, "problem"), (pins.LOCKED_AT - 1.0, "problem"), (float(pins.LOCKED_AT), "ok")]
+)
+def test_a_clock_from_before_the_locks_cannot_be_right(now, level):
+    found = [finding for finding in check(host=dataclasses.replace(HOST, now=now)) if finding.check == "clock"]
+
+    assert [finding.level for finding in found] == [level]
     assert found[0].check in findings.CHECKS
