@@ -124,7 +124,7 @@ def page(results: list[dict[str, Any]]) -> str:
     lines = [
         "# Figures",
         "",
-        "Written by `bench/cpu_figures.py` from `docs/benchmarks.json`. The CPU demo (SmolLM2-135M-Instruct, 16 completions of 16 tokens a",
+        "Written by `bench/cpu_figures.py` from `docs/benchmarks.json`. The CPU demo (SmolLM2-135M-Instruct, 16 completions a",
         "step) shows that the loop works; it says nothing about GPUs.",
         "",
         "| Run | Machine | `make up` → first step | ready → first step | a step | server | trainer |",
