@@ -1,8 +1,8 @@
 """Fetches model and dataset into the shared cache before anything holds a GPU: `python -m grpo_stack.prefetch`.
 
 It also finds what only the trainer's environment can: whether the rewards import, whether the dataset has the columns
-that they need, whether cache and outputs can be written, and, for the words after `--`, whether the training program
-takes them. All problems come out at once, a line each. Exit code 2: the description is wrong; 3: this host cannot run it.
+that they need, and whether cache and outputs can be written. All problems come out at once, a line each. Exit code 2: the
+description is wrong; 3: this host cannot run it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_stack import bundled, hub, rewards, run_arguments
+from grpo_stack import bundled, hub, rewards
 from grpo_stack import dataset as prompts
 from grpo_stack.errors import DescriptionError, GrpoStackError, HostError
 
@@ -33,8 +33,6 @@ class Wanted:
     revision: str | None
     data: prompts.Source
     rewards: tuple[str, ...]
-    training: tuple[str, ...] = ()
-    """Arguments of the training program; none: they are not looked at."""
 
 
 def prefetch(wanted: Wanted, folders: list[Path], say: Callable[[str], None]) -> None:
@@ -52,8 +50,6 @@ def prefetch(wanted: Wanted, folders: list[Path], say: Callable[[str], None]) ->
             return None
 
     attempt(_require_writable, folders)
-    if wanted.training:
-        attempt(run_arguments.read, [*wanted.training], False)
     functions = attempt(rewards.resolve, wanted.rewards)
     attempt(_fetch_model, wanted.model, wanted.revision, say)
     rows = attempt(_fetch_dataset, wanted.data, say)
@@ -137,7 +133,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m grpo_stack.prefetch",
         description=(__doc__ or "").splitlines()[0],
-        epilog="Words after -- are arguments of python -m grpo_stack.train, to be checked.",
     )
     parser.add_argument("--model", required=True, help="Hub id or folder")
     parser.add_argument("--revision", help="commit, tag or branch of the model")
@@ -158,12 +153,10 @@ def _trust(ca_bundle: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Fetch what the command line names; returns the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    end = words.index("--") if "--" in words else len(words)
-    given = _parser().parse_args(words[:end])
+    given = _parser().parse_args(arguments)
     _trust(os.environ.get("CA_BUNDLE_PATH", ""))
     source = prompts.Source(given.dataset, given.dataset_config, given.dataset_split, given.dataset_revision)
-    wanted = Wanted(given.model, given.revision, source, tuple(given.rewards), tuple(words[end + 1 :]))
+    wanted = Wanted(given.model, given.revision, source, tuple(given.rewards))
     from huggingface_hub import constants
 
     try:

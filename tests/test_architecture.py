@@ -142,7 +142,7 @@ TABLE = {
     "assembly": Row("dataset errors hub metrics rewards run_arguments transfer"),
     "heartbeat": Row("errors"),
     "hub": Row("errors"),
-    "prefetch": Row("bundled dataset demo errors hub rewards run_arguments"),
+    "prefetch": Row("bundled dataset demo errors hub rewards"),
     "train": Row(
         "assembly callback checkpoints errors heartbeat metrics mismatch resuming run_arguments saving space transfer"
     ),
