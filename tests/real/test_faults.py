@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.real.conftest import Stack
+from tests.real.conftest import ROOT, Stack
 from tests.real.faults import ENGINE, RANK, SERVER, TRAINER, VLLM, Live, corrupt
 
 pytestmark = pytest.mark.docker
@@ -21,6 +21,10 @@ pytestmark = pytest.mark.docker
 SAVE_STEPS = 2
 
 MOMENTS = {"generate": "while generating", "push": "during a push", "idle": "while optimizing"}
+
+ENGINE_SCRIPT = ROOT / "docker" / "setup" / "engine.sh"
+
+STARTED_HERE = ROOT / ".cache" / "engine" / "started-here"
 
 QUICK = {"stuck_after_s": 20, "update_limit_s": 20, "phase_floor_s": 20, "restarts": 5}
 """Deadlines for steps of a second or two; the defaults are for steps of minutes."""
@@ -200,6 +204,49 @@ def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_old_checkpoints_i
         assert live.stack.left() == []
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path / "outputs")], check=True)
+
+
+@pytest.mark.soak
+def test_a_docker_daemon_that_is_restarted_takes_both_along_and_both_come_back(start):
+    if not STARTED_HERE.exists():
+        pytest.skip("this host's Docker daemon was not started by docker/setup/engine.sh; others may depend on it")
+    live = start(40)
+    live.until_step(3)
+
+    fault = live.fault(restart_daemon)
+    live.recovered("docker daemon restarted", fault)
+
+    the_run_is_whole(live, 40)
+
+
+def restart_daemon() -> None:
+    for words in ("stop", "ensure"):
+        subprocess.run([ENGINE_SCRIPT, words], check=True, capture_output=True, timeout=180)
+
+
+@pytest.mark.soak
+def test_a_server_with_another_weights_backend_is_refused_by_name_before_training(make_stack):
+    stack = make_stack(max_steps=2)
+    rendered = subprocess.run(
+        stack.command("render"), cwd=stack.folder, capture_output=True, text=True, check=True
+    ).stdout
+    ours = '{\\"backend\\": \\"gloo\\"}'
+    assert rendered.count(ours) == 1
+    file = stack.folder / "compose.yaml"
+    file.write_text(rendered.replace(ours, '{\\"backend\\": \\"nccl\\"}'))
+    stack.run_folder.mkdir(parents=True)
+    stack.run_folder.chmod(0o777)
+    compose = [stack.docker, "compose", "--project-name", stack.project, "--file", str(file)]
+    subprocess.run([*compose, "up", "--detach", "--no-build"], check=True, capture_output=True, timeout=240)
+
+    code = subprocess.run(
+        [*compose, "wait", TRAINER], capture_output=True, text=True, check=False, timeout=300
+    ).returncode
+
+    said = subprocess.run([*compose, "logs", TRAINER], capture_output=True, text=True, check=True).stdout
+    assert code == 4, said
+    assert "nccl" in said.splitlines()[-1]
+    assert "gloo" in said.splitlines()[-1]
 
 
 @pytest.mark.soak

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grpo_stack import engine, plan, presets, spec
+from grpo_stack import plan, presets, spec
 from grpo_stack.programs import SERVER, TRAINER
 from grpo_stack.render import compose
 from tests.real.private_engine import PrivateEngine
@@ -108,7 +108,8 @@ def start(private: PrivateEngine, tmp_path: Path) -> Iterator[Any]:
 def possible(limit: str, wanted: int) -> int:
     """As much of an rlimit as an engine here may set: one that is itself confined cannot raise its own hard limits."""
     _, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{limit.upper()}"))
-    effective = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")), 16)
+    status = Path("/proc/self/status").read_text()
+    effective = int(status.partition("CapEff:")[2].split()[0], 16)
     if effective >> 24 & 1 or hard == resource.RLIM_INFINITY:  # CAP_SYS_RESOURCE
         return wanted
     return hard if wanted == -1 else min(wanted, hard)
