@@ -57,11 +57,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def problems(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return [
-        line
-        for line in done.stderr.splitlines()
-        if line.startswith(("model:", "dataset:", "rewards:", "/"))
-    ]
+    return [line for line in done.stderr.splitlines() if line.startswith(("model:", "dataset:", "rewards:", "/"))]
 
 
 def test_a_model_lands_in_the_cache_without_second_copies_of_its_weights_and_is_found_offline(
