@@ -7,7 +7,7 @@ container that was killed as a whole, or stopped by somebody else or with the da
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from grpo_stack.supervise import events
 
 FROM_OUTSIDE = (0, 130, 137, 143)
 """Exit codes of a server that did not end by its own decision: 0 and 130 after SIGTERM, 137 and 143 by a signal."""
+
+GAVE_UP = (4, 5)
+"""Exit codes of a supervisor that has given up on the other side, or cannot tell which side is at fault."""
 
 RETURN_S = 5.0
 """How long a stopped container may take to come back by itself, as with `docker compose restart`."""
@@ -167,6 +170,18 @@ class Teller:
         elif server.health == "healthy" and self._loading_since is not None:
             self._progress.phase(f"server ready after {now - self._loading_since:.0f} s")
             self._loading_since = None
+
+
+def obituary(service: str, end: str, said: Mapping[str, Sequence[str]], logs: Path) -> str:
+    """That a service has `end`ed, its last lines, and those of the other ones that have `said` something."""
+    others = [name for name in said if name != service and said[name]]
+    blocks = [f"{service} {end}; its last lines:\n{quoted(said.get(service, ()))}"]
+    blocks += [f"the last lines of {name}:\n{quoted(said[name])}" for name in others]
+    return "\n".join([*blocks, f"all of them: {logs if others else logs / f'{service}.log'}"])
+
+
+def quoted(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def describe_step(metrics: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from grpo_stack import engine
 from grpo_stack.children import child, tail
 from grpo_stack.errors import ChildError, HostError, RunError
 from grpo_stack.facts import Container
-from grpo_stack.follow import follow
+from grpo_stack.follow import GAVE_UP, follow, obituary, quoted
 from grpo_stack.programs import PREFETCH, SERVER, TRAINER
 from grpo_stack.progress import Progress
 from grpo_stack.stopping import interruptible
@@ -108,7 +108,7 @@ def _build(stack: Stack, progress: Progress) -> None:
     log = stack.logs / "build.log"
     code = _run_logged(stack, ("--progress", "plain", "build"), log, BUILD_LIMIT_S, progress)
     if code:
-        raise HostError(f"the images could not be built; the last lines of {log}:\n{_quoted(tail(log, 12))}")
+        raise HostError(f"the images could not be built; the last lines of {log}:\n{quoted(tail(log, 12))}")
 
 
 def _start(stack: Stack, progress: Progress) -> None:
@@ -139,16 +139,19 @@ def _raise_for_failed(stack: Stack, output: list[str]) -> None:
         if name == PREFETCH and box.exit_code in (2, 3):
             raise ChildError(box.last_lines, box.exit_code)
         if box.exit_code or name == SERVER:
-            raise RunError(_obituary(stack, box))
+            raise RunError(_obituary(stack, name, boxes))
     raise RunError(
         f"docker compose up failed: {output[-1] if output else 'it said nothing'}; all it said: {stack.logs / 'up.log'}"
     )
 
 
-def _obituary(stack: Stack, box: Container) -> str:
+def _obituary(stack: Stack, name: str, boxes: Mapping[str, Container]) -> str:
+    box = boxes[name]
     end = "ran out of memory" if box.oom_killed else f"ended with exit code {box.exit_code}"
-    lines, log = _quoted(box.last_lines), stack.logs / f"{box.service}.log"
-    return f"{box.service} {end}; its last lines:\n{lines}\nall of them: {log}"
+    said = {name: box.last_lines}
+    if box.exit_code in GAVE_UP:
+        said |= {other: boxes[other].last_lines for other in (SERVER, TRAINER) if other in boxes}
+    return obituary(name, end, said, stack.logs)
 
 
 def _follow(stack: Stack, progress: Progress) -> int:
@@ -162,8 +165,9 @@ def _follow(stack: Stack, progress: Progress) -> int:
     )
     if box.service == TRAINER and not box.exit_code:
         return 0
-    box = next(each for each in engine.containers(stack.project, log_lines=15) if each.service == box.service)
-    text = _obituary(stack, box)
+    text = _obituary(
+        stack, box.service, {each.service: each for each in engine.containers(stack.project, log_lines=15)}
+    )
     raise ChildError(text, box.exit_code or 0) if box.service == TRAINER else RunError(text)
 
 
@@ -191,10 +195,6 @@ def _run_logged(stack: Stack, words: tuple[str, ...], log: Path, limit_s: float,
                 progress.detail(lines[-1])
             time.sleep(POLL_S)
     return process.returncode
-
-
-def _quoted(lines: Iterable[str]) -> str:
-    return "\n".join(f"    {line}" for line in lines)
 
 
 def _last_line(text: str) -> str:

@@ -190,8 +190,10 @@ class _Stack:
             process_tree.until(lambda: not orphans(), STOP_LIMIT_S, *_TIME)
 
     def _obituary(self, name: str, code: int) -> str:
-        lines = "\n".join(f"    {line}" for line in tail(self.log(name), 15))
-        return f"{name} {_end(code)}; its last lines:\n{lines}\nall of them: {self.log(name)}"
+        names = (name, *(other for other in self.roles if other in self.processes and code in follow.GAVE_UP))
+        return follow.obituary(
+            name, _end(code), {each: tail(self.log(each), 15) for each in names}, self.log(name).parent
+        )
 
     def _show_last_line(self, name: str) -> None:
         lines = tail(self.log(name), 1)

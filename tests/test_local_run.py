@@ -147,6 +147,20 @@ def test_what_the_trainer_ends_with_is_passed_on_with_its_last_words(folder):
     assert "trainer ended with exit code 2; its last lines:\n    no such column" in out
 
 
+def test_of_a_trainer_that_gave_up_both_sides_are_heard(folder):
+    log = folder / "logs" / "vllm-server.log"
+    waits = f"import sys, time\nwhile 'up' not in open({str(log)!r}).read(): time.sleep(0.01)\n"
+
+    code, out, _ = run(folder, trainer=f"{waits}print('no server'); sys.exit(5)")
+
+    assert code == 5
+    assert (
+        "trainer ended with exit code 5; its last lines:\n    no server\nthe last lines of vllm-server:\n    up\n"
+        in out
+    )
+    assert out.endswith(f"all of them: {folder / 'logs'}\n")
+
+
 def test_a_prefetch_that_refuses_ends_the_run_in_its_own_words_before_anything_else_starts(folder):
     code, out, _ = run(folder, prefetch="import sys; print('model: no such model'); sys.exit(2)")
 

@@ -128,4 +128,5 @@ def test_a_trainer_that_fails_for_good_ends_the_stack_with_its_exit_code_and_las
     assert run.code == 5, run.err
     assert "trainer ended with exit code 5; its last lines:" in run.err
     assert "ValueError: no score today" in run.err
+    assert "the last lines of vllm-server:" in run.err
     assert stack.left() == []
