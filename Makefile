@@ -68,8 +68,8 @@ test: ## everything: checks, quick tests, tests in the image, real containers
 
 test-fast: venv-dev ## the tests that need no Docker, on every supported Python of this host
 	@"$(BIN)/python" -m pytest --numprocesses auto -m "not docker" --ignore tests/image --ignore tests/real
-	@UV="$(BIN)/uv" requirements/other_pythons.sh $(OTHER_PYTHONS) -- -q -p no:cacheprovider -m "not docker" \
-		--ignore tests/image --ignore tests/real $(patsubst %,--ignore tests/test_%.py,docker_files makefile setup_scripts)
+	@UV="$(BIN)/uv" requirements/other_pythons.sh $(OTHER_PYTHONS) -- -q -p no:cacheprovider --numprocesses auto \
+		-m "not docker" --ignore tests/image --ignore tests/real $(patsubst %,--ignore tests/test_%.py,docker_files makefile setup_scripts)
 
 test-image: ## the tests that need vLLM and TRL, inside the image `test`
 	@export ACCELERATOR=cpu; $(SETTINGS) && docker/setup/test-image.sh tests/image

@@ -3,7 +3,8 @@
 #
 #   UV=/path/to/uv requirements/other_pythons.sh VERSION… -- PYTEST-ARGUMENT…
 #
-# They run two at a time, each into .cache/test-VERSION.log. Says which versions were found and which were not. Exit code: 0 if every found one passes.
+# One after another, each into .cache/test-VERSION.log. Says which versions were found and which were not. Exit code: 0 if every
+# found one passes.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -26,35 +27,19 @@ find_python() {
     return 1
 }
 
-# finish VERSION:PROCESS…: wait for them, show one line of each that passed and all of each that did not
-finish() {
-    for one in "$@"; do
-        version=${one%:*}
-        if wait "${one#*:}"; then
-            echo "Python $version: $(tail -n 1 "$root/.cache/test-$version.log")" >&2
-        else
-            failed="$failed $version"
-            cat "$root/.cache/test-$version.log" >&2
-        fi
-    done
-}
-
 failed=
-running=
 for version in $versions; do
     if ! python=$(find_python "$version"); then
         echo "Python $version: not on this host, skipped" >&2
         continue
     fi
+    log="$root/.cache/test-$version.log"
     "$root/requirements/venv.sh" "$root/.cache/venv-$version" requirements/dev.txt "$python"
-    "$root/.cache/venv-$version/bin/python" -m pytest "$@" > "$root/.cache/test-$version.log" 2>&1 &
-    # Two at a time: some tests measure a budget in real time, and more than two would starve each other on two cores.
-    if [ -n "$running" ]; then
-        finish "$running" "$version:$!"
-        running=
+    if "$root/.cache/venv-$version/bin/python" -m pytest "$@" > "$log" 2>&1; then
+        echo "Python $version: $(tail -n 1 "$log")" >&2
     else
-        running="$version:$!"
+        failed="$failed $version"
+        cat "$log" >&2
     fi
 done
-[ -z "$running" ] || finish "$running"
 [ -z "$failed" ] || { echo "failed under Python$failed; logs: .cache/test-VERSION.log" >&2; exit 1; }
