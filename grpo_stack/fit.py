@@ -26,7 +26,6 @@ CHECKS = {
     "tensor-parallel": "the server's GPUs can hold the model between them",
     "batch": "TRL can make whole groups of completions of it",
     "length": "prompt and completion fit into what the model was made for",
-    "parallelism": "the images hold what shares the model between training processes",
     "server-memory": "each GPU of the server holds weights, a sequence, and a weight push",
     "trainer-memory": "each GPU of the trainer holds weights, gradients, optimizer, activations, and a weight push",
 }
@@ -44,7 +43,7 @@ def findings(
     `config` None: the model's could not be read. `total_gpus` is how many the host has, for the splits that are proposed;
     None: those of the split.
     """
-    found = [*_batch(described), *_length(described, config), *_parallelism(described)]
+    found = [*_batch(described), *_length(described, config)]
     if config is None:
         return (_unread(described), *found)
     if described.accelerator == "cuda":
@@ -105,14 +104,6 @@ def _length(described: StackSpec, config: ModelConfig | None) -> Iterable[Findin
     else:
         text = f"{spec.model_length(described)} tokens hold {prompt} of the prompt + {completion} of the completion"
         yield Finding("length", "ok", text)
-
-
-def _parallelism(described: StackSpec) -> Iterable[Finding]:
-    if described.trainer.parallelism.startswith("zero") and launch.processes(described) > 1:
-        text = (
-            f"trainer.parallelism {described.trainer.parallelism} needs DeepSpeed, which the locked images do not hold"
-        )
-        yield Finding("parallelism", "problem", text, "use fsdp2, which shards the same", described=True)
 
 
 def _layout(described: StackSpec, config: ModelConfig, total_gpus: int | None) -> Iterable[Finding]:

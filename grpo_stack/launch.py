@@ -13,6 +13,10 @@ from grpo_stack.spec import StackSpec
 FILE = "/tmp/accelerate.yaml"
 """Where the configuration is inside the trainer's container."""
 
+DEEPSPEED = "/opt/deepspeed"
+"""Where the trainer's image for CUDA keeps DeepSpeed. transformers, accelerate and TRL import it wherever they find it, and only
+the runs that share by it are to pay for that."""
+
 _SHARDING: dict[str, dict[str, Any]] = {
     "ddp": {"distributed_type": "MULTI_GPU"},
     "fsdp2": {
@@ -71,6 +75,11 @@ def config(spec: StackSpec) -> dict[str, Any]:
         "same_network": True,
         "use_cpu": False,
     }
+
+
+def uses_deepspeed(spec: StackSpec) -> bool:
+    """Whether the training processes share the model by ZeRO."""
+    return config(spec).get("distributed_type") == "DEEPSPEED"
 
 
 def command(spec: StackSpec) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ from grpo_stack.preflight import Facts, memory, token_file
 NEEDED = ("vllm", "trl", "accelerate", "datasets", "torch")
 """Distributions that server and trainer import."""
 
+FOR_ZERO = "deepspeed"
+"""What training with ZeRO imports besides."""
+
 PLUGIN = "grpo-stack"
 """The distribution whose entry point gives vLLM this package's weight-transfer engines."""
 
@@ -28,7 +31,7 @@ class Packages:
 
     python: str
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Release of each distribution that is installed, of `NEEDED` and `PLUGIN`."""
+    """Release of each distribution that is installed, of `NEEDED`, `FOR_ZERO` and `PLUGIN`."""
     commands: Mapping[str, bool] = field(default_factory=dict)
     """Whether each command that the roles start is found beside that Python or on PATH."""
 
@@ -43,8 +46,11 @@ def check(plan: StackPlan, facts: Facts, packages: Packages, visible: str | None
 
 
 def _packages(plan: StackPlan, packages: Packages) -> Iterable[Finding]:
-    install = f"run, in the checkout of grpo-stack: {packages.python} -m pip install '.[train]'"
-    missing = [name for name in (*NEEDED, PLUGIN) if name not in packages.versions]
+    by_zero = any(file.get("distributed_type") == "DEEPSPEED" for file in plan.trainer.files.values())
+    extras = "train,zero" if by_zero else "train"
+    install = f"run, in the checkout of grpo-stack: {packages.python} -m pip install '.[{extras}]'"
+    needed = (*NEEDED, *([FOR_ZERO] if by_zero else []), PLUGIN)
+    missing = [name for name in needed if name not in packages.versions]
     missing += [f"the command {name}" for name, found in packages.commands.items() if not found]
     if missing:
         yield Finding("packages", PROBLEM, f"{packages.python} does not have {', '.join(missing)}", install)

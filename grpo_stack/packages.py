@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 
-from grpo_stack.local_preflight import NEEDED, PLUGIN, Packages
+from grpo_stack.local_preflight import FOR_ZERO, NEEDED, PLUGIN, Packages
 
 _COMMANDS = ("vllm", "accelerate")
 
@@ -16,7 +16,7 @@ _COMMANDS = ("vllm", "accelerate")
 def read(python: str, environment: Mapping[str, str]) -> Packages:
     """Releases and commands beside `python`, which must be this process's own."""
     versions = {}
-    for name in (*NEEDED, PLUGIN):
+    for name in (*NEEDED, FOR_ZERO, PLUGIN):
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     search = os.pathsep.join([os.path.dirname(python), environment.get("PATH", os.defpath)])  # noqa: PTH120

@@ -141,7 +141,7 @@ def _prefetch(spec: StackSpec) -> Role:
             "TRANSFORMERS_OFFLINE": words.Variable("TRANSFORMERS_OFFLINE", "0"),
             "HF_ENDPOINT": words.Variable("HF_ENDPOINT", "https://huggingface.co"),
             **{name: words.Variable(name, "") for name in ("HTTP_PROXY", "HTTPS_PROXY")},
-            **_reward_env(spec),
+            **_module_path(spec),
             **_no_proxy(),
         },
         mounts=_trainer_mounts(spec),
@@ -175,7 +175,8 @@ def _server(spec: StackSpec) -> Role:
 
 
 def _trainer(spec: StackSpec) -> Role:
-    env = {**_reward_env(spec), **_shared_env(spec, TRAINER)}
+    sharing = [launch.DEEPSPEED] if launch.uses_deepspeed(spec) else []
+    env = {**_module_path(spec, *sharing), **_shared_env(spec, TRAINER)}
     accelerate = launch.config(spec)
     if programs.mode(spec) == SHARED:
         env["GRPO_STACK_GPU_MEMORY_FRACTION"] = str(programs.SHARED_TRAINER_MEMORY)
@@ -232,8 +233,10 @@ def _inside(gpu: str, spec: StackSpec) -> str:
     return str(sorted(map(int, spec.gpus.gpus)).index(int(gpu))) if gpu.isdigit() else gpu
 
 
-def _reward_env(spec: StackSpec) -> dict[str, Word]:
-    return {"PYTHONPATH": "/rewards"} if any(map(is_reward_file, spec.data.rewards)) else {}
+def _module_path(spec: StackSpec, *more: str) -> dict[str, Word]:
+    """Where Python looks for modules first: the folder of the user's rewards if there are any, and `more`."""
+    folders = ["/rewards"] if any(map(is_reward_file, spec.data.rewards)) else []
+    return {"PYTHONPATH": ":".join([*folders, *more])} if folders or more else {}
 
 
 def _no_proxy() -> dict[str, Word]:

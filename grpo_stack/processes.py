@@ -155,7 +155,13 @@ def _resolved(word: Word, environment: Mapping[str, str]) -> str:
 def _environment(role: Role, paths: Mapping[str, str], place: Place) -> dict[str, str]:
     inherited = {name: value for name, value in place.environment.items() if _inherits(name, role)}
     given = {name: _local(_resolved(word, place.environment), paths) for name, word in role.env.items()}
-    module_path = [given.pop("PYTHONPATH", ""), *inherited.pop("PYTHONPATH", "").split(":"), place.modules]
+    given.pop("PYTHONPATH", None)
+    own = _resolved(role.env.get("PYTHONPATH", ""), place.environment).split(":")
+    module_path = [
+        *(_local(folder, paths) for folder in own),
+        *inherited.pop("PYTHONPATH", "").split(":"),
+        place.modules,
+    ]
     # A relative entry would mean another folder to a program that is started in its own.
     module_path = [entry for entry in dict.fromkeys(module_path) if entry.startswith("/")]
     search = [posixpath.dirname(place.python), inherited.pop("PATH", posixpath.defpath)]

@@ -93,7 +93,7 @@ class Trainer:
     """Training processes of the CPU stack; on GPUs there is one for each of the trainer's."""
     parallelism: str = "fsdp2"
     """How more than one training process share the model: `ddp` (a copy each), `zero2` (optimizer and gradients sharded),
-    `fsdp2` or `zero3` (all of it sharded). The locked images hold no DeepSpeed, which `zero2` and `zero3` need."""
+    `fsdp2` or `zero3` (all of it sharded)."""
     args: dict[str, Scalar | tuple[Scalar, ...]] = field(default_factory=dict)
     """Fields of TRL's GRPOConfig and ModelConfig, passed as they are."""
 

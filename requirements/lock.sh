@@ -21,6 +21,9 @@ compile() {
     echo "$output: $(grep -c '^[A-Za-z0-9]' "$output") packages" >&2
 }
 
+# The names of the packages in lock files, a line each.
+packages() { sed -n 's/^\([A-Za-z0-9._-]*\)==.*/\1/p' "$@"; }
+
 # The helper runs on the user's Python, so one file serves every version and platform.
 on_the_host="--universal --python-version 3.10"
 # The containers bring their own: Debian 12's Python 3.11. manylinux_2_28 is what vLLM's wheels ask for.
@@ -42,5 +45,10 @@ in_the_image="--python-version 3.11 --python-platform x86_64-manylinux_2_28"
             "docker/locks/$pins.cpu.in" pyproject.toml
         compile "docker/locks/$pins.cuda.txt" $in_the_image "docker/locks/$pins.cuda.in" pyproject.toml
     done
+    # Without what both CUDA sets hold: it is installed beside either.
+    held=$(mktemp)
+    packages docker/locks/trl-1.13.cuda.txt docker/locks/trl-1.16.cuda.txt | sort | uniq --repeated > "$held"
+    DS_BUILD_OPS=0 compile docker/locks/deepspeed.txt $in_the_image --excludes "$held" docker/locks/deepspeed.in
+    rm "$held"
     compile docker/locks/test.txt $in_the_image --constraints "docker/locks/trl-1.16.cpu.txt" docker/locks/test.in
 }

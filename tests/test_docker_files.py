@@ -105,6 +105,15 @@ def test_the_cpu_lock_holds_nothing_that_its_excludes_name() -> None:
     assert excluded & set(image_lock("cpu")) == set()
 
 
+def test_deepspeed_lies_beside_either_set_and_brings_what_both_lack() -> None:
+    locks = ROOT / "docker" / "locks"
+    beside = pinned(locks / "deepspeed.txt").keys()
+
+    assert "deepspeed" in beside
+    for name in ("trl-1.16", "trl-1.13"):
+        assert not beside & pinned(locks / f"{name}.cuda.txt").keys()
+
+
 def test_the_test_target_changes_no_package_of_the_trainer() -> None:
     added, trainer = pinned(ROOT / "docker" / "locks" / "test.txt"), image_lock("cpu")
 

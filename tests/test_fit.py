@@ -44,7 +44,7 @@ def test_the_published_recipe_fits_its_gpus():
 
 
 def test_every_check_has_its_meaning():
-    found = [*findings(), *findings(model=None), *findings({"trainer": {"parallelism": "zero3"}})]
+    found = [*findings(), *findings(model=None)]
 
     assert {finding.check for finding in found} == set(fit.CHECKS)
 
@@ -156,24 +156,6 @@ def test_more_than_the_model_was_made_for_is_refused():
     assert finding.check == "length"
     assert finding.found.startswith("1536 tokens (512 of the prompt + 1024 of the completion) are more than the 1000")
     assert finding.fix == "shorten one of them"
-
-
-@pytest.mark.parametrize("parallelism", ["zero2", "zero3"])
-def test_zero_is_refused_while_the_images_hold_no_deepspeed(parallelism):
-    finding = problem(findings({"trainer": {"parallelism": parallelism}}))
-
-    assert "needs DeepSpeed" in finding.found
-    assert finding.fix.startswith("use fsdp2")
-    assert "parallelism" not in levels(findings({"split": "1:1", "trainer": {"parallelism": parallelism}}))
-
-
-def test_the_locked_images_indeed_hold_no_deepspeed():
-    from pathlib import Path
-
-    locks = Path(__file__).parent.parent / "docker" / "locks"
-    files = list(locks.glob("trl-*.txt"))
-    assert files
-    assert not [file.name for file in files if "\ndeepspeed==" in file.read_text()]
 
 
 def test_a_model_whose_config_is_not_to_be_had_leaves_the_other_checks():

@@ -40,6 +40,16 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it():
     ]
 
 
+def test_zero_needs_deepspeed_besides():
+    by_zero = {"split": "4:4", "trainer": {"parallelism": "zero3"}}
+
+    (problem,) = problems(by_zero)
+
+    assert problem.startswith("packages: /venv/bin/python does not have deepspeed; ")
+    assert problem.endswith("pip install '.[train,zero]'")
+    assert problems(by_zero, of(deepspeed="0.19.8")) == []
+
+
 def test_a_vllm_that_this_trl_does_not_accept_is_refused_with_the_nearest():
     (problem,) = problems(holds=of(vllm="0.33.0"))
 

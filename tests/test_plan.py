@@ -92,6 +92,18 @@ def test_a_local_model_is_mounted_read_only_and_named_by_its_place_in_the_contai
     assert all(mount in role.mounts for role in planned.roles)
 
 
+@pytest.mark.parametrize("parallelism", ["zero2", "zero3"])
+def test_only_a_trainer_that_shares_its_model_by_zero_sees_deepspeed(parallelism):
+    data = {"split": "4:4", "data": {"rewards": ["./my.py:first"]}, "trainer": {"parallelism": parallelism}}
+
+    planned = derive(data)
+
+    assert planned.trainer.env["PYTHONPATH"] == "/rewards:/opt/deepspeed"
+    assert "PYTHONPATH" not in planned.server.env
+    assert derive({**data, "split": "1:1"}).trainer.env["PYTHONPATH"] == "/rewards"
+    assert "PYTHONPATH" not in derive({"split": "4:4"}).trainer.env
+
+
 def test_local_datasets_and_reward_files_are_mounted_for_those_who_read_them():
     data = {"dataset": "./d.jsonl", "rewards": ["./my.py:first", "my.py:second", "accuracy_reward"]}
     planned = derive({"data": data})

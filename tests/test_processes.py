@@ -101,6 +101,14 @@ def test_reward_files_come_first_on_the_module_path():
     assert env["PYTHONPATH"].split(":") == ["/here/outputs/run/process/rewards", "/opt/mine", "/src"]
 
 
+def test_folders_of_the_image_keep_their_place_on_the_module_path():
+    data = {**TWO_EACH, "trainer": {"parallelism": "zero2"}}
+
+    env = programs(data)["trainer"].env
+
+    assert env["PYTHONPATH"].split(":")[:2] == ["/here/outputs/run/process/rewards", "/opt/deepspeed"]
+
+
 def test_the_token_and_the_proxy_reach_the_download():
     found = programs()
 
