@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -98,9 +97,8 @@ def write(described: Description, planned: StackPlan, project: str) -> Stack:
     for name, text in bundle.files(described, "grpo-stack up   (a record of this run)").items():
         (run / name).write_text(text, encoding="utf-8")
     uid, gid = owner()
-    for folder in (run, run / "logs"):
-        if os.getuid() == 0:
-            shutil.chown(folder, uid, gid)
+    if os.getuid() == 0:
+        _give(run, uid, gid)  # all of it: a run that goes on finds what `hand_over` left to root
     env = {**os.environ, "GRPO_STACK_UID": str(uid), "GRPO_STACK_GID": str(gid)}
     services = tuple(role.name for role in planned.roles)
     return Stack(project, run / compose.FILE, directory, run, env, engine.find_client(), services)
@@ -118,6 +116,10 @@ def owner() -> tuple[int, int]:
 def hand_over(stack: Stack) -> None:
     """Give the run's files to whoever called; only root's own stacks need it, since their containers are not root."""
     if os.getuid() == 0 and owner()[0] == CONTAINER_UID:
-        for folder, names, files in os.walk(stack.run_folder):
-            for name in (folder, *(os.path.join(folder, entry) for entry in (*names, *files))):  # noqa: PTH118
-                os.chown(name, 0, 0, follow_symlinks=False)
+        _give(stack.run_folder, 0, 0)
+
+
+def _give(tree: Path, uid: int, gid: int) -> None:
+    for folder, names, files in os.walk(tree):
+        for name in (folder, *(os.path.join(folder, entry) for entry in (*names, *files))):  # noqa: PTH118
+            os.chown(name, uid, gid, follow_symlinks=False)

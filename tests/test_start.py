@@ -1,9 +1,10 @@
 import os
 import time
+from pathlib import Path
 
 import pytest
 
-from grpo_stack import description, start, words
+from grpo_stack import description, plan, start, words
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import GpuReading
 from grpo_stack.findings import Finding
@@ -99,6 +100,28 @@ def test_problems_are_demanded_all_at_once_and_blamed_rightly():
     with pytest.raises(DescriptionError) as caught:
         start.demand((host, described))
     assert caught.value.problems == ("b: full; free some", "c: none")
+
+
+def test_roots_run_belongs_to_the_containers_while_it_runs_and_to_root_after_it_as_often_as_it_is_started(
+    load, tmp_path, monkeypatch
+):
+    owned = {}
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(os, "getgid", lambda: 0)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    monkeypatch.setattr(os, "chown", lambda name, uid, gid, **_: owned.update({Path(name).name: (uid, gid)}))
+    monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
+    described = load(preset="cpu", run="mine", outputs=str(tmp_path))
+    checkpoint = tmp_path / "mine" / "checkpoint-2" / "model.safetensors"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+
+    stack = start.write(described, plan.derive(described.spec), "project")
+
+    everything = {"mine", "logs", "stack.yaml", "compose.yaml", "checkpoint-2", "model.safetensors"}
+    assert owned == dict.fromkeys(everything, (start.CONTAINER_UID, start.CONTAINER_UID))
+    start.hand_over(stack)
+    assert owned == dict.fromkeys(everything, (0, 0))
 
 
 def test_the_containers_never_run_as_root(monkeypatch):

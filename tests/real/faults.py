@@ -80,9 +80,9 @@ class Fault:
 class Live:
     """A running stack."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, *words: str) -> None:
         self.stack, self.folder = stack, stack.run_folder
-        self.child = stack.start()
+        self.child = stack.start(*words)
         self.told: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
