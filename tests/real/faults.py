@@ -184,7 +184,7 @@ class Live:
         noticed = next((each for each in self.events(at) if each["event"] == "noticed"), None)
         found = Recovery(
             name,
-            noticed["phase"] if noticed else None,
+            noticed.get("phase") if noticed else None,
             round(noticed["unix"] - at, 1) if noticed else None,
             round(ready - at, 1) if ready and restart else None,
             round(step_at - at, 1),
