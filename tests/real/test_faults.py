@@ -60,10 +60,18 @@ def the_run_is_whole(live: Live, steps: int) -> None:
     assert live.stack.left() == []
 
 
-def test_a_trainer_that_dies_at_any_moment_goes_on_from_its_last_checkpoint(start):
-    live = start(46)
+def test_whatever_dies_or_hangs_the_run_goes_on_from_its_last_checkpoint_and_ends_at_its_target(start):
+    # One run for all of them: each start of a stack costs a minute.
+    live = start(58)
     live.until_step(3)
 
+    training_dies(live)
+    the_server_dies_or_hangs(live)
+
+    the_run_is_whole(live, 58)
+
+
+def training_dies(live: Live) -> None:
     for moment, name in MOMENTS.items():
         fault = live.strike(moment, TRAINER, RANK)
         found = live.recovered(f"trainer process SIGKILL {name}", fault)
@@ -75,14 +83,10 @@ def test_a_trainer_that_dies_at_any_moment_goes_on_from_its_last_checkpoint(star
     corrupt(newest)
     found = live.recovered("newest checkpoint cut in half, trainer process SIGKILL", fault)
     assert 0 < found.lost_steps <= 2 * SAVE_STEPS
+    live.until_step(fault.before + 4)
 
-    the_run_is_whole(live, 46)
 
-
-def test_a_server_that_dies_or_hangs_is_started_again_and_the_run_goes_on(start):
-    live = start(46)
-    live.until_step(3)
-
+def the_server_dies_or_hangs(live: Live) -> None:
     for moment in ("generate", "push"):
         fault = live.strike(moment, SERVER, ENGINE)
         live.recovered(f"engine process SIGKILL {MOMENTS[moment]}", fault)
@@ -95,8 +99,6 @@ def test_a_server_that_dies_or_hangs_is_started_again_and_the_run_goes_on(start)
     live.until_step(fault.before + 4)
 
     live.recovered("server container SIGKILL during a push", live.strike("push", SERVER))
-
-    the_run_is_whole(live, 46)
 
 
 @pytest.mark.soak
