@@ -55,7 +55,8 @@ def sides(described: StackSpec, config: ModelConfig, capacity: Capacities) -> tu
             side = replace(side, role="vLLM in the trainer", gpus=launch.processes(described))
         found.append(side)
     if capacity.trainer_gib is not None:
-        rest = {SHARED: programs.SHARED_TRAINER_MEMORY, COLOCATE: 1 - (programs.utilization(described) or 0)}
+        left = 1 - (programs.utilization(described) or 0)
+        rest = {SHARED: min(programs.SHARED_TRAINER_MEMORY, left), COLOCATE: left}
         found.append(trainer.estimate(config, capacity.trainer_gib * rest.get(mode, 1.0), training(described)))
     return tuple(found)
 

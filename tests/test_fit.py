@@ -200,6 +200,15 @@ def test_two_roles_on_one_gpu_have_its_shares_and_are_only_warned(split):
     assert levels(found)["server-memory"] == levels(found)["trainer-memory"] == "warning"
 
 
+def test_what_a_server_takes_of_a_shared_gpu_the_trainer_does_not_have():
+    given = {"split": "shared", "server": {"gpu_memory_utilization": 0.9}}
+
+    _, trainer = fit.sides(spec.read(given), QWEN, H100)
+
+    assert trainer.capacity_gib == pytest.approx(0.1 * H100_GIB)
+    assert levels(findings(given, capacity=H100))["trainer-memory"] == "warning"
+
+
 def test_the_cpu_stack_has_no_gpu_to_fit():
     found = findings({"accelerator": "cpu"}, config("smollm2-135m"))
 
