@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,24 @@ class Steps(TrainerCallback):
         SPENT.clear()
 
 
+def wait_for(url: str) -> None:
+    """On one GPU nothing may change its free memory while vLLM measures it, so this waits, as the stack's trainer does."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        try:
+            with opener.open(f"{url}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.05)
+
+
 def main() -> None:
     model, output, url, port, steps = sys.argv[1:6]
     given = dict(word.split("=", 1) for word in sys.argv[6:])
+    import trl.trainer.grpo_trainer  # noqa: F401 - with vLLM's client, while the server loads
+
+    print("at imported", flush=True)
+    wait_for(url)
     torch.cuda.set_per_process_memory_fraction(0.6)
     config = GRPOConfig(
         output_dir=output,
@@ -73,6 +89,7 @@ def main() -> None:
         model_init_kwargs={"dtype": "bfloat16"},
     )
     trainer = GRPOTrainer(model=model, reward_funcs=digits, args=config, train_dataset=Dataset.from_list(demo.sums()))
+    print("at joined", flush=True)
     trainer.add_callback(Steps())
     timed(trainer.vllm_generation, "generate", "generate")
     timed(trainer.vllm_generation, "sync_weights", "push")

@@ -1,134 +1,157 @@
 """The stack against the same thing done by hand, on one GPU, one after the other and again.
 
-    python bench/gpu_figures.py MODELS WORK RESULTS [half|seven] [ROUNDS]
+    python bench/gpu_figures.py MODELS WORK RESULTS [half|seven] [ROUNDS] [FIRST]
 
-By hand: `vllm serve` with the options that TRL's documentation names, and a plain TRL script once it is ready.
+By hand: bench/gpu_hand.py. Who comes first changes with each round. Rounds from FIRST on (default 0) are added to what RESULTS holds.
+The very first start of all finds no compiled kernels: it is the cold one.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
-import re
+import signal
 import statistics
-import subprocess
 import sys
+import tempfile
+import threading
 import time
-import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gpu_watch import ROOT, SHAPES, Gpu, Up, save, words
+import gpu_hand
+from gpu_faults import catch, generating
+from gpu_watch import Gpu, Up, find, save, until, words
 
-STEPS = 15
-LENGTH = {"half": 192, "seven": 384}
-"""vLLM's longest sequence, on both sides of the comparison."""
-
+STEPS = {"half": 12, "seven": 7}
 TOKENS = {"half": 32 * 64, "seven": 16 * 256}
 """Completion tokens a step; random models hardly ever end one early."""
 
-
-def by_hand(model: Path, work: Path) -> dict[str, Any]:
-    """One run: seconds to its parts, and of each step."""
-    env = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_HOST_IP": "127.0.0.1", "NCCL_SOCKET_IFNAME": "lo"}
-    env |= {"VLLM_USE_FLASHINFER_SAMPLER": "0", "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"}
-    argv = ["vllm", "serve", str(model), "--host", "127.0.0.1", "--port", "8000"]
-    argv += ["--weight-transfer-config", '{"backend": "nccl"}', "--logprobs-mode", "processed_logprobs"]
-    argv += ["--max-logprobs", "-1", "--gpu-memory-utilization", "0.3", "--max-model-len", str(LENGTH[model.name])]
-    train = ["accelerate", "launch", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "bf16"]
-    train += ["--dynamo_backend", "no", str(ROOT / "bench" / "by_hand.py"), str(model), str(work / "hand")]
-    train += ["http://127.0.0.1:8000", "61216", str(STEPS), *SHAPES[model.name]]
-    began = time.monotonic()
-    with (work / "hand-server.log").open("wb") as log:
-        server = subprocess.Popen(
-            argv, env={**env, "NCCL_HOSTID": "server"}, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        _answers(server)
-        ready = time.monotonic() - began
-        lines = _train(train, {**env, "NCCL_HOSTID": "trainer"}, work / "hand-trainer.log", began)
-    finally:
-        os.killpg(server.pid, 15)
-        server.wait(timeout=60)
-    steps = [float(match[1]) for _, line in lines if (match := re.search(r"  ([\d.]+) s$", line))]
-    found = _found(ready, lines, steps)
-    for part in ("generate", "push"):
-        spent = [float(match[1]) for _, line in lines if (match := re.search(rf"{part} ([\d.]+)", line))]
-        found[f"{part} s"] = round(statistics.median(spent[1:]), 4)
-    return found
+PARTS = ("generate", "push", "optimize", "step")
+STARTS = ("server answers", "go", "joined", "first step")
+BOOT = {
+    "vLLM imported": r"non-default args|Initializing a V1 LLM engine",
+    "weights loaded": r"Model loading took",
+    "compiled": r"torch\.compile (takes|took)|Compiling a graph|Directly load the compiled graph",
+    "graphs captured": r"Graph capturing finished",
+    "server answers": r"Application startup complete",
+}
+"""What vLLM says on its way, by the phase that has then ended."""
 
 
-def _answers(server: subprocess.Popen[bytes]) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    while server.poll() is None:
-        try:
-            with opener.open("http://127.0.0.1:8000/health", timeout=2):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit("by hand: the server ended before it answered")
+def by_hand(model: Path, work: Path, number: int) -> dict[str, Any]:
+    return gpu_hand.run(model, work, STEPS[model.name])
 
 
-def _train(argv: list[str], env: dict[str, str], log: Path, began: float) -> list[tuple[float, str]]:
-    lines = []
-    with log.open("wb") as errors:
-        trainer = subprocess.Popen(
-            argv, env=env, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
-        )
-        assert trainer.stdout is not None
-        for line in trainer.stdout:
-            if line.startswith("step "):
-                lines.append((time.monotonic() - began, line.strip()))
-        if trainer.wait():
-            raise SystemExit(f"by hand: the trainer ended with {trainer.returncode}; see {log}")
-    return lines
+def with_middleware(model: Path, work: Path, number: int) -> dict[str, Any]:
+    """By hand, and the stack's middleware in vLLM's API server."""
+    return gpu_hand.run(model, work, STEPS[model.name], "--middleware", "grpo_stack.activity.Activity")
 
 
 def by_stack(model: Path, work: Path, number: int) -> dict[str, Any]:
-    settings = ("trainer.args.save_strategy=no", f"server.max_model_len={LENGTH[model.name]}")
-    stack = Up(f"figures-{model.name}-{number}", work, words(model, "shared", STEPS, *settings))
-    code = stack.wait(400)
-    if code:
-        raise SystemExit(f"the stack ended with exit code {code}: {stack.said()[-20:]}")
-    lines = [(at, line) for at, name, line in stack.lines if name == "trainer" and line.startswith("step ")]
-    metrics = stack.metrics()
-    found = _found(
-        stack.first("Application startup complete", "vllm-server"), lines, [m["seconds/step"] for m in metrics]
-    )
-    found["generate s"] = statistics.median(m["seconds/generate"] for m in metrics[1:])
-    found["push s"] = statistics.median(m["seconds/push"] for m in metrics[1:])
-    found["said"] = stack.said()
-    return found
-
-
-def _found(ready: float | None, lines: list[tuple[float, str]], steps: list[float]) -> dict[str, Any]:
-    gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(lines[1:])]
+    steps = STEPS[model.name]
+    settings = ("trainer.args.save_strategy=no", f"server.max_model_len={gpu_hand.LENGTH[model.name]}")
+    # More steps than are looked at: to write 15 GB of model at the end is not what is measured.
+    stack = Up(f"figures-{model.name}-{number}", work, words(model, "shared", 1000, *settings))
+    beats = Beats(stack.began)
+    try:
+        stack.wait_for(rf"^step {steps}/", "trainer")
+        catch(generating)  # a trainer that ends within a push would leave vLLM waiting for it
+    finally:
+        code = end_without_saving(stack)
+        beats.over.set()
+    metrics = stack.metrics()[:steps]
+    lines = [at for at, name, line in stack.lines if name == "trainer" and line.startswith("step ")][:steps]
+    boot = {phase: stack.first(pattern, "vllm-server") for phase, pattern in BOOT.items()}
     return {
-        "server ready s": ready,
-        "first step done s": lines[0][0],
-        "step s": round(statistics.median(steps[1:]), 4),
-        "line to line s": round(statistics.median(gaps), 4),
+        "started": stack.first("started vLLM", "vllm-server"),
+        **boot,
+        "imported": beats.at.get("waiting"),
+        "go": beats.at.get("load"),
+        "joined": beats.at.get("optimize"),
+        "first step": lines[0],
+        "lines": lines,
+        "steps": [{part: line[f"seconds/{part}"] for part in PARTS} for line in metrics],
+        "exit code": code,
+        "said": stack.said(),
     }
 
 
+def end_without_saving(stack: Up) -> int:
+    """Asked twice, the trainer writes no checkpoint."""
+    supervisors = find("supervise trainer", stack.process.pid)
+    stack.process.terminate()
+    for _ in range(2):
+        time.sleep(0.1)
+        for pid in supervisors:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+    return stack.wait(60)
+
+
+class Beats:
+    """When the trainer's phases began, in seconds since the start: what it tells its supervisor."""
+
+    def __init__(self, began: float) -> None:
+        self.at: dict[str, float] = {}
+        self.over = threading.Event()
+        self._began = began
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while not self.over.wait(0.01) and "generate" not in self.at:
+            for file in Path(tempfile.gettempdir()).glob("grpo-stack-*/beat.json"):
+                try:
+                    beat = json.loads(file.read_text())
+                except (OSError, ValueError):
+                    continue
+                if beat["at"] >= self._began:
+                    self.at.setdefault(beat["phase"], round(beat["at"] - self._began, 3))
+
+
+SIDES = {"by hand": by_hand, "stack": by_stack, "by hand, with the middleware": with_middleware}
+
+
+def medians(rows: list[dict[str, Any]], side: str) -> dict[str, float]:
+    """Of each round its median step, its first left out; of the rounds the median. Starts: of the warm rounds."""
+    mine = [row[side] for row in rows if side in row]
+    found = {
+        f"{part} s": statistics.median(statistics.median(step[part] for step in one["steps"][1:]) for one in mine)
+        for part in PARTS
+    }
+    gaps = [statistics.median(b - a for a, b in itertools.pairwise(one["lines"][1:])) for one in mine]
+    found["line to line s"] = statistics.median(gaps)
+    for key in STARTS:
+        times = [one[key] for one in mine[1:] or mine if one.get(key) is not None]
+        if times:
+            found[f"{key}, s after the start"] = statistics.median(times)
+    return {key: round(value, 4) for key, value in found.items()}
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing that was started keeps running
     models, work, results = (Path(word).resolve() for word in sys.argv[1:4])
     name = sys.argv[4] if len(sys.argv) > 4 else "half"
-    rounds = int(sys.argv[5]) if len(sys.argv) > 5 else 3
-    gpu, rows = Gpu(), []
+    rounds, first = (int(word) for word in (sys.argv[5:7] + ["3", "0"][len(sys.argv[5:7]) :]))
+    chosen = sys.argv[7:] or ["stack", "by hand"]
+    gpu = Gpu()
+    empty = gpu.used_mib()
+    file = results / f"figures-{name}.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if first else []
     work.mkdir(parents=True, exist_ok=True)
-    for number in range(rounds):
-        rows.append({"by hand": by_hand(models / name, work), "stack": by_stack(models / name, work, number)})
-        medians = {
-            side: {key: statistics.median(row[side][key] for row in rows) for key in rows[0][side] if key != "said"}
-            for side in ("by hand", "stack")
-        }
-        ratio = {key: round(medians["stack"][key] / medians["by hand"][key], 3) for key in medians["by hand"]}
-        found = {**gpu.machine(), "model": name, "rounds": len(rows), "medians": medians, "stack / by hand": ratio}
-        # After each round, so that a run that is cut short leaves what it has.
-        save(results, f"figures-{name}", {**found, "tokens a step": TOKENS[name], "rows": rows})
+    for number in range(first, first + rounds):
+        rows.append({})
+        for side in chosen if number % 2 == 0 else reversed(chosen):
+            rows[-1][side] = SIDES[side](models / name, work, number)
+            until(lambda: gpu.used_mib() <= empty + 16, 20)
+            sides = {side: medians(rows, side) for side in SIDES if any(side in row for row in rows)}
+            found = {**gpu.machine(), "model": name, "tokens a step": TOKENS[name], "medians": sides, "rows": rows}
+            # After each side, so that a run that is cut short leaves what it has.
+            save(results, f"figures-{name}", found)
 
 
 if __name__ == "__main__":
