@@ -15,22 +15,36 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from trl.generation import vllm_client
 from trl.generation.vllm_client import VLLMClient
 
 PARTS = ("_start_weight_update", "_finish_weight_update", "reset_prefix_cache")
+SENDERS = ("NCCLWeightTransferEngine.trainer_send_weights", "packed_nccl_broadcast_producer")
+"""What packs and broadcasts in TRL's client, with vLLM up to 0.27 and from 0.28 on."""
 
 
-def timed(client: VLLMClient, name: str, spent: dict[str, list[float]]) -> None:
-    inner: Callable[..., Any] = getattr(client, name)
+def timed(owner: Any, name: str, label: str, spent: dict[str, list[float]]) -> None:
+    inner: Callable[..., Any] = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         try:
             return inner(*args, **kwargs)
         finally:
-            spent.setdefault(name.strip("_"), []).append(time.perf_counter() - began)
+            torch.cuda.synchronize()
+            spent.setdefault(label, []).append(time.perf_counter() - began)
 
-    setattr(client, name, call)
+    setattr(owner, name, call)
+
+
+def time_sender(spent: dict[str, list[float]]) -> None:
+    for path in SENDERS:
+        *owners, name = path.split(".")
+        owner: Any = vllm_client
+        for part in owners:
+            owner = getattr(owner, part, None)
+        if hasattr(owner, name):
+            timed(owner, name, "send", spent)
 
 
 def main() -> None:
@@ -48,7 +62,8 @@ def main() -> None:
     client.init_communicator(0)
     spent: dict[str, list[float]] = {}
     for name in PARTS:
-        timed(client, name, spent)
+        timed(client, name, name.strip("_"), spent)
+    time_sender(spent)
     metadata = [(name, "bfloat16", list(one.shape)) for name, one in weights.items()]
     whole = []
     for _ in range(pushes):
@@ -56,9 +71,8 @@ def main() -> None:
         began = time.perf_counter()
         client.update_named_params(metadata, iter(weights.items()))
         client.reset_prefix_cache()
-        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # as the stack's trainer does
         whole.append(time.perf_counter() - began)
-        torch.cuda.empty_cache()
     size = sum(one.nbytes for one in weights.values())
     seconds = statistics.median(whole[1:])
     parts = {name: round(statistics.median(taken[1:]), 4) for name, taken in spent.items()}

@@ -1,8 +1,8 @@
 """What NCCL's socket settings make of a whole weight push, TRL's client to vLLM's server, on one GPU.
 
-    python bench/push_sweep.py MODEL WORK RESULTS
+    python bench/push_sweep.py MODEL WORK RESULTS [WAVE …]
 
-MODEL is a folder of bench/gpu_models.py. As root, and where the system has `ip`, the two sides are in network namespaces of their own
+WAVE: 0 or 1, five of the settings each (default: both); a later one is added to what RESULTS holds. MODEL is a folder of bench/gpu_models.py. As root, and where the system has `ip`, the two sides are in network namespaces of their own
 on a bridge, as containers are; else they meet on the loopback device, and the result says so.
 """
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gpu_watch import ROOT, Gpu, save
 
-PUSHES = 6
+PUSHES = 5
 AT_ONCE = 5
 """Servers on the GPU at a time: 7.6B takes some 19 GiB each."""
 
@@ -55,14 +55,14 @@ class Setting:
 SETTINGS = (
     Setting(),
     Setting(4, 4, 8),
+    Setting(cores=8),
+    Setting(4, 4, 8, cores=8),
+    Setting(2, 2, 8, cores=8),
     Setting(4, 4, 4),
     Setting(2, 2, 8),
     Setting(2, 4, 16),
     Setting(4, 4, 8, buffer_mib=8),
     Setting(8, 2, 8),
-    Setting(cores=8),
-    Setting(4, 4, 8, cores=8),
-    Setting(2, 2, 8, cores=8),
 )
 
 
@@ -112,8 +112,15 @@ class Pair:
 
     def _env(self, side: int) -> dict[str, str]:
         mine = {"NCCL_HOSTID": ("server", "trainer")[side], "VLLM_HOST_IP": self.net.address[side]}
-        mine |= {"NCCL_SOCKET_IFNAME": self.net.device, "NO_PROXY": "*", "VLLM_SERVER_DEV_MODE": "1"}
+        mine |= {
+            "NCCL_SOCKET_IFNAME": self.net.device,
+            "GLOO_SOCKET_IFNAME": self.net.device,
+            "NO_PROXY": "*",
+            "VLLM_SERVER_DEV_MODE": "1",
+        }
         mine |= {"VLLM_USE_FLASHINFER_SAMPLER": "0", "HF_HUB_OFFLINE": "1"}
+        # So that vLLM finds this project's weight-transfer engine, where the project is installed.
+        mine |= {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
         return {**os.environ, **mine, **self.setting.env()}
 
     def _on(self) -> tuple[str, ...]:
@@ -177,8 +184,9 @@ def main() -> None:
     model, work, results = (Path(word).resolve() for word in sys.argv[1:4])
     work.mkdir(parents=True, exist_ok=True)
     net, gpu = network(), Gpu()
-    rows: list[dict[str, Any]] = []
-    for first in range(0, len(SETTINGS), AT_ONCE):
+    waves = [int(word) for word in sys.argv[4:]] or list(range(len(SETTINGS) // AT_ONCE))
+    rows: list[dict[str, Any]] = json.loads((results / "push-sweep.json").read_text())["rows"] if waves[0] else []
+    for first in (wave * AT_ONCE for wave in waves):
         wave = SETTINGS[first : first + AT_ONCE]
         pairs = [Pair(setting, first + number, model, work, net) for number, setting in enumerate(wave)]
         try:
