@@ -118,14 +118,85 @@ def faults(found: list[dict[str, Any]]) -> list[str]:
 
 def figures(found: list[dict[str, Any]]) -> list[str]:
     rows = []
+    for number, run in enumerate(found, 1):
+        medians = run["medians"]
+        rounds = len(run["rows"])
+        for key, stack in medians["stack"].items():
+            if key.endswith("after the start"):
+                continue
+            hand = medians["by hand"].get(key)
+            rows.append([f"{run['model']}, {number}", rounds, key, hand, stack, stack / hand if hand else None])
+        speed = {side: run["tokens a step"] / medians[side]["generate s"] for side in ("by hand", "stack")}
+        ratio = speed["stack"] / speed["by hand"]
+        rows.append([f"{run['model']}, {number}", rounds, "tokens/s", *(round(speed[s]) for s in speed), ratio])
+    titles = ["Model, session", "rounds", "median of", "by hand", "stack", "stack / by hand"]
+    few = (
+        "Fewer than three rounds decide nothing: a step of one and the same run takes up to a third more on another start. "
+        "That the stack was slower in each of them makes a cost of its own likely; what causes it is not known yet: "
+        "`bench/gpu_costs.py` switches parts of the stack off and on within one run instead. The pushes by hand are those of "
+        "NCCL's defaults. In the first session a person's way was timed, the script started once the server answered; since "
+        "then it imports while the server loads, and only its steps can be compared with those before."
+    )
+    note = [few, ""] if any(len(run["rows"]) < 3 for run in found) else []
+    return ["## Beside the same thing done by hand", "", *table(titles, rows), *note, *phases(found)]
+
+
+PHASES = (
+    "started",
+    "vLLM imported",
+    "weights loaded",
+    "graphs captured",
+    "server answers",
+    "go",
+    "joined",
+    "first step",
+)
+
+
+def phases(found: list[dict[str, Any]]) -> list[str]:
+    """Seconds from the start of the stack until each phase has ended; the first round of a session is the cold one."""
+    rows = []
     for run in found:
-        for key, hand in run["medians"]["by hand"].items():
-            row = [run["model"], run["rounds"], key, hand, run["medians"]["stack"][key], run["stack / by hand"][key]]
-            rows.append(row)
-    titles = ["Model", "rounds", "median of", "by hand", "stack", "stack / by hand"]
-    few = "Fewer than three rounds decide nothing: a step of one and the same run takes up to a third more on another start."
-    note = [few, ""] if any(run["rounds"] < 3 for run in found) else []
-    return ["## Beside the same thing done by hand", "", *table(titles, rows), *note]
+        for number, row in enumerate(run["rows"]):
+            if "go" in row.get("stack", {}):
+                kind = "warm" if number else "cold"
+                rows.append([run["model"], kind, *(row["stack"][phase] for phase in PHASES), _gate(row)])
+    titles = ["Model", "caches", *PHASES, "server answers → go"]
+    text = (
+        "Seconds from the start of `up` until each phase has ended. Cold: vLLM's, triton's and inductor's caches are empty. "
+        "`go` is when training may touch server and GPU, `joined` when its model is loaded and its group made."
+    )
+    return ["## A start in phases", "", text, "", *table(titles, rows), *_first_token(found)] if rows else []
+
+
+def _gate(row: dict[str, Any]) -> float:
+    return float(row["stack"]["go"] - row["stack"]["server answers"])
+
+
+def _first_token(found: list[dict[str, Any]]) -> list[str]:
+    firsts = [
+        row["by hand"]["first token after s"]
+        for run in found
+        for row in run["rows"]
+        if "first token after s" in row.get("by hand", {})
+    ]
+    if not firsts:
+        return []
+    text = f"Without the stack, a first token came {statistics.median(firsts):.2f} s after the server answered."
+    return [text, ""]
+
+
+def refusals(found: list[dict[str, Any]]) -> list[str]:
+    rows = []
+    for run in found:
+        for what, one in run["refusals"].items():
+            said = "; ".join(f"{problem['check']}: {problem['found']}" for problem in one.get("problems", []))
+            rows.append([what, said or "-"])
+    return [
+        "## Refused on that machine, before anything was started",
+        "",
+        *table(["What was wrong", "`up` said"], rows),
+    ]
 
 
 def noise(found: list[dict[str, Any]]) -> list[str]:
@@ -154,6 +225,7 @@ SECTIONS = (
     (("faults-*", "stack-*"), (faults,)),
     (("figures-*",), (figures,)),
     (("push-*",), (pushes,)),
+    (("refusals",), (refusals,)),
 )
 
 
