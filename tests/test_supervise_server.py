@@ -85,6 +85,19 @@ def test_without_counters_there_is_no_evidence_of_being_stuck() -> None:
     assert Watch().see(GENERATING, 5000, counters=None) == ""
 
 
+def test_counters_that_are_read_now_and_then_prove_the_whole_time_between() -> None:
+    watch = Watch()
+    watch.see(SERVED)
+    watch.see(GENERATING)
+    for _ in range(24):
+        watch.see(GENERATING, 4, counters=None)
+        verdict = watch.see(GENERATING)
+
+    assert (verdict, watch.evidence.still_s) == ("", 120)
+    assert watch.see(GENERATING, 5, counters=None) == ""
+    assert watch.see(GENERATING) == "has generated nothing for 126 s, with 1 in flight"
+
+
 def test_clients_that_give_up_early_do_not_hide_an_engine_that_is_stuck() -> None:
     watch = Watch()
     for _ in range(3):
@@ -242,11 +255,21 @@ def test_the_counters_of_the_engine_are_read_while_it_generates() -> None:
     assert (blind.counters, blind.blind) == ((), True)
 
 
+def test_the_counters_are_left_alone_while_batches_are_soon_done() -> None:
+    busy = activity_api.write(dataclasses.replace(OURS, generating=1))
+    evidence = Evidence.of_start(0.0)
+    with answering(200, busy, b"vllm:kv_cache_usage_perc 0.1") as url:
+        soon = server.watched(url, "ours", evidence)
+        late = server.watched(url, "ours", dataclasses.replace(soon, unread_s=server.COUNTERS_S))
+
+    assert (soon.counters, late.counters) == ((), ("vllm:kv_cache_usage_perc 0.1",))
+
+
 def test_a_server_without_counters_is_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:
     evidence = Evidence.of_start(0.0)
     with answering(200, activity_api.write(dataclasses.replace(OURS, generating=1)), b"vllm:other 1") as url:
         for _ in range(3):
-            evidence = server.watched(url, "ours", evidence)
+            evidence = server.watched(url, "ours", evidence, counters_s=0)
 
     assert capsys.readouterr().err.count("/metrics shows no counters") == 1
 

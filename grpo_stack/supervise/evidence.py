@@ -88,6 +88,9 @@ class Evidence:
     still_s: float = 0.0
     """With a generation in flight and nothing moving."""
 
+    unread_s: float = 0.0
+    """With a generation in flight and none completed, since the counters were last read."""
+
     open_s: float = 0.0
     """With the same weight update open."""
 
@@ -109,24 +112,27 @@ class Evidence:
         gap_s = min(look.at - self.last.at, MAX_GAP_S)
         if look.report is None:
             return replace(self, last=look, unanswered_s=self.unanswered_s + gap_s)
+        still_s, unread_s = self._still_s(look, look.report, gap_s)
         return Evidence(
             last=look,
             started=self.started,
             report=look.report,
             counters=look.counters or self.counters,
-            still_s=self._still_s(look, look.report, gap_s),
+            still_s=still_s,
+            unread_s=unread_s,
             open_s=self._open_s(look.report, gap_s),
             blind=self.blind or look.blind,
         )
 
-    def _still_s(self, look: Look, now: Report, gap_s: float) -> float:
+    def _still_s(self, look: Look, now: Report, gap_s: float) -> tuple[float, float]:
         before = self.report
         if before is None or now.generated != before.generated:
-            return 0.0
+            return 0.0, 0.0
         if look.counters and look.counters != self.counters:
-            return 0.0
+            return 0.0, 0.0
         in_flight = now.generating > 0 and before.generating > 0
-        return self.still_s + gap_s if in_flight and look.counters else self.still_s
+        unread_s = self.unread_s + gap_s if in_flight else self.unread_s
+        return (self.still_s + unread_s, 0.0) if look.counters else (self.still_s, unread_s)
 
     def _open_s(self, now: Report, gap_s: float) -> float:
         if now.update_open_s is None:

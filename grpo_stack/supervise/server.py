@@ -28,6 +28,10 @@ from grpo_stack.supervise.evidence import COUNTERS, Evidence, Limits, Look
 POLL_S = 0.5
 """Seconds between two looks."""
 
+COUNTERS_S = 5.0
+"""Seconds of generating without anything completed after which the counters are read: they cost the API server some
+milliseconds each time, and most batches are done before."""
+
 CALL_S = 5.0
 """For one call. The API server answers late while it reads a large batch; only its silence over `stuck_s` counts."""
 
@@ -145,7 +149,7 @@ def _live(settings: Settings, argv: Sequence[str], stop: Stop) -> Life:
             elif (code := process.poll()) is not None:
                 end = f"ended by itself ({_how(code)})"
             else:
-                evidence = watched(settings.url, instance, evidence)
+                evidence = watched(settings.url, instance, evidence, min(COUNTERS_S, settings.limits.stuck_s / 4))
                 end = evidence.verdict(settings.limits)
     finally:
         if left := process.end(grace_s):
@@ -160,19 +164,19 @@ def _how(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}{hint}"
 
 
-def watched(url: str, instance: str, evidence: Evidence) -> Evidence:
-    """The evidence with one look more; says what is new in it."""
-    now = look(url, instance)
+def watched(url: str, instance: str, evidence: Evidence, counters_s: float = COUNTERS_S) -> Evidence:
+    """The evidence with one look more, at the counters too if they were not read for `counters_s`; says what is new in it."""
+    now = look(url, instance, counters=evidence.unread_s >= counters_s)
     seen = evidence.after(now)
     if now.report and not evidence.report:
         say(f"vLLM answers {now.at - evidence.started:.0f} s after its start")
-    if now.report and now.report.generating and now.blind and not evidence.blind:
+    if now.blind and not evidence.blind:
         say("/metrics shows no counters (is it --disable-log-stats?), so generation that is stuck cannot be noticed")
     return seen
 
 
-def look(url: str, instance: str) -> Look:
-    """Ask the middleware, and while something is being generated the counters too."""
+def look(url: str, instance: str, *, counters: bool = True) -> Look:
+    """Ask the middleware, and while something is being generated the `counters` too."""
     base = url.rstrip("/")
     try:
         answer = http_call.send("GET", base + activity_api.REPORT, timeout_s=CALL_S)
@@ -191,8 +195,8 @@ def look(url: str, instance: str) -> Look:
         return Look(time.monotonic(), None, str(error))
     if report.instance != instance:
         return Look(time.monotonic(), None, f"another server answers at {url}")
-    counters = _counters(base) if report.generating else None
-    return Look(time.monotonic(), report, counters=counters or (), blind=counters == ())
+    lines = _counters(base) if counters and report.generating else None
+    return Look(time.monotonic(), report, counters=lines or (), blind=lines == ())
 
 
 def _counters(base: str) -> tuple[str, ...] | None:
