@@ -189,7 +189,7 @@ def test_a_share_of_the_memory_that_leaves_no_room_for_a_push_is_warned_about():
 
 
 @pytest.mark.parametrize("split", ["shared", "colocate"])
-def test_two_roles_on_one_gpu_have_its_shares_and_are_only_warned(split):
+def test_two_roles_on_one_gpu_have_its_shares_and_are_refused_what_exceeds_them_by_far(split):
     described = spec.read({"split": split})
 
     server, trainer = fit.sides(described, config("qwen2.5-72b"), H100)
@@ -197,7 +197,7 @@ def test_two_roles_on_one_gpu_have_its_shares_and_are_only_warned(split):
     assert server.utilization == 0.3
     assert trainer.capacity_gib < H100_GIB
     found = findings({"split": split}, config("qwen2.5-72b"), H100)
-    assert levels(found)["server-memory"] == levels(found)["trainer-memory"] == "warning"
+    assert levels(found)["server-memory"] == levels(found)["trainer-memory"] == "problem"
 
 
 def test_what_a_server_takes_of_a_shared_gpu_the_trainer_does_not_have():
@@ -206,7 +206,18 @@ def test_what_a_server_takes_of_a_shared_gpu_the_trainer_does_not_have():
     _, trainer = fit.sides(spec.read(given), QWEN, H100)
 
     assert trainer.capacity_gib == pytest.approx(0.1 * H100_GIB)
-    assert levels(findings(given, capacity=H100))["trainer-memory"] == "warning"
+    assert levels(findings(given, capacity=H100))["trainer-memory"] == "problem"
+
+
+def test_two_roles_on_one_gpu_are_only_warned_of_what_the_estimate_cannot_tell():
+    _, trainer = fit.sides(spec.read({"split": "shared"}), QWEN, H100)
+    fits = H100_GIB * trainer.load
+
+    def level(times):
+        capacity = Capacities(fits / times, fits / times)
+        return levels(findings({"split": "shared"}, capacity=capacity))["trainer-memory"]
+
+    assert [level(times) for times in (0.9, 1.1, 1.2)] == ["ok", "warning", "problem"]
 
 
 def test_the_cpu_stack_has_no_gpu_to_fit():
