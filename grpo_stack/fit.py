@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from grpo_stack import footprint, launch, parallelism, programs, spec
+from grpo_stack import footprint, launch, parallelism, programs, spec, training_options
 from grpo_stack.facts import ModelConfig
 from grpo_stack.footprint import Capacities, as_data, capacities, lines, number, sides
 from grpo_stack.memory import shares
@@ -24,6 +24,7 @@ __all__ = ["CHECKS", "Capacities", "as_data", "capacities", "findings", "lines",
 CHECKS = {
     "model": "its config can be read",
     "tensor-parallel": "the server's GPUs can hold the model between them",
+    "arguments": "TRL knows every name in `trainer.args`",
     "batch": "TRL can make whole groups of completions of it",
     "length": "prompt and completion fit into what the model was made for",
     "server-memory": "each GPU of the server holds weights, a sequence, and a weight push",
@@ -47,7 +48,7 @@ def findings(
     `config` None: the model's could not be read. `total_gpus` is how many the host has, for the splits that are proposed;
     None: those of the split.
     """
-    found = [*_batch(described), *_length(described, config)]
+    found = [*_arguments(described), *_batch(described), *_length(described, config)]
     if config is None:
         return (_unread(described), *found)
     if described.accelerator == "cuda":
@@ -61,6 +62,12 @@ def _unread(described: StackSpec) -> Finding:
         checks = ["tensor parallelism", *checks, "GPU memory"]
     text = f"not checked: there is no config.json to go by, so that {', '.join(checks)} may turn out wrong"
     return Finding("model", "warning", text, "name a folder, or let this host reach the Hub once")
+
+
+def _arguments(described: StackSpec) -> Iterable[Finding]:
+    for name, near in training_options.unknown(described.trainer.args).items():
+        hint = f"did you mean {near}?" if near else "see TRL's GRPOConfig and ModelConfig for those that there are"
+        yield Finding("arguments", "problem", f"trainer.args.{name}: TRL knows no such option", hint, described=True)
 
 
 def _batch(described: StackSpec) -> Iterable[Finding]:

@@ -43,6 +43,7 @@ TABLE = {
     "split": Row("schema", pure=True),
     "spec": Row("errors parallelism pins schema split words", pure=True),
     "launch": Row("spec", pure=True),
+    "training_options": Row(pure=True),
     "programs": Row("launch schema spec split words", pure=True),
     "plan": Row("launch pins programs spec split words", pure=True),
     "render": Row(pure=True),
@@ -68,7 +69,7 @@ TABLE = {
     "footprint": Row("facts launch memory parallelism pins programs spec split", pure=True),
     "processes": Row("plan programs render words", pure=True),
     "local_preflight": Row("devices errors facts findings inputs pins plan preflight processes", pure=True),
-    "fit": Row("facts footprint launch memory parallelism preflight programs spec split", pure=True),
+    "fit": Row("facts footprint launch memory parallelism preflight programs spec split training_options", pure=True),
     # the edges: one module for each outside thing
     "time_limit": Row(),
     "http_call": Row("time_limit"),

@@ -43,8 +43,17 @@ def test_the_published_recipe_fits_its_gpus():
     )
 
 
+def test_every_name_that_trl_does_not_know_is_refused_with_the_nearest():
+    found = findings({"trainer": {"args": {"max_stpes": 5, "xyzzy": 1, "max-steps": 5, "no_bf16": "true"}}})
+
+    assert [str(finding) for finding in found if finding.check == "arguments"] == [
+        "arguments: trainer.args.max_stpes: TRL knows no such option; did you mean max_steps?",
+        "arguments: trainer.args.xyzzy: TRL knows no such option; see TRL's GRPOConfig and ModelConfig for those that there are",
+    ]
+
+
 def test_every_check_has_its_meaning():
-    found = [*findings(), *findings(model=None)]
+    found = [*findings(), *findings(model=None), *findings({"trainer": {"args": {"xyzzy": 1}}})]
 
     assert {finding.check for finding in found} == set(fit.CHECKS)
 

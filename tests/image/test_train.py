@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from grpo_stack import run_arguments, train
+from grpo_stack import run_arguments, train, training_options
 from grpo_stack.errors import DescriptionError
 
 MODEL = ("--model_name_or_path", "/models/m")
@@ -47,6 +48,14 @@ def test_every_unknown_option_is_named_with_the_nearest_one() -> None:
         "arguments: --learnin_rate: unknown option; did you mean --learning_rate?",
         "arguments: --max-stepz: unknown option; did you mean --max-steps?",
     )
+
+
+def test_the_helper_knows_the_names_that_this_trl_knows() -> None:
+    from trl import GRPOConfig, ModelConfig
+
+    fields = {field.name for kind in (GRPOConfig, ModelConfig) for field in dataclasses.fields(kind) if field.init}
+
+    assert sorted(training_options.NAMES ^ fields) == []
 
 
 def test_a_value_that_is_no_number_is_one_line() -> None:

@@ -109,12 +109,12 @@ def test_what_is_wrong_in_the_trainers_world_is_said_in_a_line_each_before_anyth
 
 
 def test_a_wrong_training_argument_is_refused_while_the_server_loads(make_stack):
-    stack = make_stack(max_steps=1, num_generation=4)
+    stack = make_stack(max_steps=1, temperature="warm")
 
     run = stack.up()
 
     assert run.code == 2, run.err
-    assert "--num_generation: unknown option; did you mean --num_generations" in run.err
+    assert "argument --temperature: invalid float value: 'warm'" in run.err
     assert "server ready" not in run.err
     assert stack.left() == []
 
