@@ -44,7 +44,7 @@ def at_random(noted: list[dict[str, Any]], here: str) -> dict[str, Any] | None:
     rows = [row for row in noted if row["fault"].startswith(RANDOM)]
     if not rows:
         return None
-    longest = {key: max((row[key] or 0.0 for row in rows)) for key in ("noticed_s", "ready_s", "step_s", "lost_steps")}
+    longest = {key: max(row[key] or 0 for row in rows) for key in ("noticed_s", "ready_s", "step_s", "lost_steps")}
     return {
         "fault": f"{len(rows)} random ones in one run, the longest of each time",
         "phase": None,
