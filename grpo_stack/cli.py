@@ -49,14 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _render(args: argparse.Namespace) -> int:
-    import shlex
-
     from grpo_stack import bundle, description, plan
     from grpo_stack.render import compose
 
     described = _describe(args)
     if not args.output:
-        made_by = " ".join([PROGRAM, *map(shlex.quote, args.words)])
+        made_by = compose.shell_line([PROGRAM, *args.words])
         print(compose.render(plan.derive(described.spec), made_by)[compose.FILE], end="")
         return 0
     target = Path(args.output)

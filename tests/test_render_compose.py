@@ -346,3 +346,28 @@ def test_two_sides_share_everything_that_nvlink_needs_or_nothing(data, weight_pa
 
     assert set(shared) == {weight_path == "nvlink"}
     assert all("network_mode" not in side and "pid" not in side for side in sides)
+
+
+BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028", "\u2029"]
+
+
+@pytest.mark.parametrize("end", BREAKS)
+def test_no_line_break_ends_the_comments_of_a_header(end):
+    from grpo_stack.render import yamltext
+
+    text = yamltext.dump({"key": 1}, (f"Made by: x{end}services: {{}}", ""))
+
+    assert read_yaml(text) == {"key": 1}
+    assert "# services: {}\n#\nkey: 1\n" in text
+
+
+@pytest.mark.parametrize("end", BREAKS)
+def test_the_command_in_the_header_is_one_line_whatever_stands_in_its_flags(end, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert cli.main(["render", "--preset", "cpu", "--set", f"trainer.args.run_name='a{end}b: 1'"]) == 0
+
+    printed = capsys.readouterr().out
+    assert printed.startswith("# Made by: grpo-stack render --preset cpu --set $'trainer.args.run_name=")
+    assert printed.split("\n")[1].startswith("# Change the description")
+    assert set(read_yaml(printed)) == {"name", "services", "networks", "volumes", "secrets"}

@@ -36,7 +36,8 @@ _Dumper.add_representer(str, _represent_text)
 
 def dump(data: Mapping[str, Any], header: tuple[str, ...] = ()) -> str:
     """`data` in its own order, `header` as comment lines on top, and a blank line around each section of several lines."""
-    text = "".join(f"# {line}".rstrip() + "\n" for line in header)
+    comments = [part for line in header for part in line.splitlines() or [""]]
+    text = "".join(f"# {line}".rstrip() + "\n" for line in comments)
     short = True
     for key, value in data.items():
         section = _dump({key: value})
