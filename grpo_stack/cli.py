@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_stack import arguments
+from grpo_stack import arguments, streams
 from grpo_stack.arguments import PROGRAM
 from grpo_stack.errors import INTERRUPTED, DescriptionError, GrpoStackError, HostError
 
@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code (errors.py lists them)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    with streams.guarded() as out:
+        code = _run(words)
+        fault = out.settle()
+        if code or not fault or isinstance(fault, BrokenPipeError):
+            return code
+        print(f"{PROGRAM}: stdout: {fault.strerror or fault}; mind what it leads to", file=sys.stderr)
+        return HostError.exit_code
+
+
+def _run(words: list[str]) -> int:
     try:
         parser = arguments.parser()
         args = parser.parse_args(words)
@@ -42,10 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{PROGRAM}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away; let nothing be written to it when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _render(args: argparse.Namespace) -> int:
@@ -54,7 +60,8 @@ def _render(args: argparse.Namespace) -> int:
 
     described = _describe(args)
     if not args.output:
-        made_by = compose.shell_line([PROGRAM, *args.words])
+        made_by = compose.shell_line((PROGRAM, *args.words))
+        streams.use_utf8()
         print(compose.render(plan.derive(described.spec), made_by)[compose.FILE], end="")
         return 0
     target = Path(args.output)

@@ -122,9 +122,11 @@ TABLE = {
     "activity": Row("activity_api asgi"),
     # the command line
     "arguments": Row("errors"),
+    "streams": Row(),
     "cli": Row(
         "arguments bundle description doctor engine errors findings fit lifecycle local_run local_start local_stop "
-        "overview pins plan progress readiness render run_state start supervise versions"
+        "overview pins plan progress readiness render run_state start streams supervise "
+        "versions"
     ),
     # the training side, which runs in the containers
     "rewards": Row("errors"),

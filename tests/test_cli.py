@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -178,13 +179,74 @@ def test_whether_two_versions_go_together_is_answered(capsys):
     assert "nearest: 0.28.0" in capsys.readouterr().err
 
 
-def test_output_into_a_closed_pipe_is_no_error(tmp_path):
-    argv = f"{sys.executable} -m grpo_stack.cli render | head -n 1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", argv], capture_output=True, text=True, timeout=60, check=False
+def shell(line, cwd, **environment):
+    """A line of bash, in which `$cli` is grpo-stack and the first exit code of a pipe is the one that counts."""
+    program = f"cli='{sys.executable} -m grpo_stack.cli'; {line}"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **environment}
+    return subprocess.run(
+        ["bash", "-c", program], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False
     )
 
+
+NOT_READY = "wait --url http://127.0.0.1:9 --model m --timeout 1"
+GIVES_UP = "supervise trainer --run run --restarts 0 -- false"
+ENDS = [
+    ("--help", 0),
+    ("render", 0),
+    ("pins --json", 0),
+    ("rendr", 2),
+    ("render --file none.yaml", 2),
+    ("doctor --preset cpu --set source=/nowhere --skip engine", 2),
+    ("doctor --preset cpu --set source=/nowhere --skip engine --json", 2),
+    ("up --check --preset cpu --set source=/nowhere --skip engine", 2),
+    (NOT_READY, 4),
+    (f"{NOT_READY} -- touch ran", 4),
+    (GIVES_UP, 5),
+    ("supervise server --restarts 0 -- false", 5),
+]
+"""Commands, and how each of them ends."""
+
+
+@pytest.mark.parametrize(("words", "code"), ENDS)
+def test_a_reader_that_goes_away_changes_no_exit_code(words, code, tmp_path):
+    done = shell(f"$cli {words} 2>&1 | true; exit ${{PIPESTATUS[0]}}", tmp_path)
+
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("sink", ["2>/dev/full", ">/dev/full 2>&1", ">&- 2>&-"])
+@pytest.mark.parametrize(("words", "code"), [end for end in ENDS if end[1]])
+def test_a_fault_that_cannot_be_told_keeps_its_exit_code(words, code, sink, tmp_path):
+    assert shell(f"$cli {words} {sink}", tmp_path).returncode == code
+
+
+def test_output_that_is_lost_on_a_full_disk_is_a_fault_of_its_own(tmp_path):
+    for words in ("render", "pins"):
+        done = shell(f"$cli {words} >/dev/full", tmp_path)
+
+        assert done.returncode == 3
+        assert done.stderr == "grpo-stack: stdout: No space left on device; mind what it leads to\n"
+
+
+def test_a_terminal_that_knows_no_unicode_costs_no_command(tmp_path):
+    ascii_only = {"PYTHONIOENCODING": "ascii", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+
+    doctor = shell("$cli doctor --preset cpu --set source=/nowhere --skip engine", tmp_path, **ascii_only)
+    plan = shell("$cli plan --preset cpu", tmp_path, **ascii_only)
+
+    assert (doctor.returncode, plan.returncode) == (2, 0)
+    assert "\\u2192 run it in the checkout" in doctor.stdout
+    assert (doctor.stderr, plan.stderr) == ("", "")
+
+
+def test_render_prints_utf8_whatever_the_terminal_knows(tmp_path):
+    (tmp_path / "stack.yaml").write_text("run: mine\ndata: {rewards: [./é.py:reward]}\n", encoding="utf-8")
+
+    done = shell("$cli render", tmp_path, PYTHONIOENCODING="ascii")
+
     assert (done.returncode, done.stderr) == (0, "")
+    assert "é.py" in done.stdout
 
 
 class _Server(BaseHTTPRequestHandler):

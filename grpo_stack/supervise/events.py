@@ -61,8 +61,14 @@ class Events:
 
 def say(line: str) -> None:
     """One line for people; a reader that has gone away is no reason to end."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(f"{PREFIX}{line}\n")
+    show([f"{PREFIX}{line}"])
+
+
+def show(lines: Iterable[str]) -> None:
+    """Lines of another program, as they are."""
+    # AttributeError: started with stderr closed, Python has none.
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from grpo_stack.errors import DescriptionError, RunError
 from grpo_stack.stopping import Stop, asked_to_stop
 from grpo_stack.supervise import child
 from grpo_stack.supervise.backoff import Restarts
-from grpo_stack.supervise.events import say
+from grpo_stack.supervise.events import say, show
 from grpo_stack.supervise.evidence import COUNTERS, Evidence, Limits, Look
 
 POLL_S = 0.5
@@ -95,7 +94,7 @@ def run(settings: Settings, argv: Sequence[str]) -> int:
             known_good = known_good or life.evidence.report is not None
             restarts = restarts.after(life.evidence.progress)
             if hopeless := _hopeless(restarts, known_good, life):
-                sys.stderr.write("".join(f"{line}\n" for line in life.last_lines))
+                show(life.last_lines)
                 raise RunError(f"vLLM {life.end}; {hopeless}; its last lines are above")
             count = f"restart {restarts.used} of {restarts.limit}"
             say(f"vLLM {life.end}; starting it again in {restarts.delay_s:g} s ({count})")
