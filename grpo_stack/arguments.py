@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import NoReturn
 
 from grpo_stack import __version__
@@ -123,8 +124,16 @@ def _add_project(found: argparse._SubParsersAction[_Parser], name: str, meaning:
 
 def _add_name(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--project", default="grpo-stack", metavar="NAME", help="Compose project (default: grpo-stack)"
+        "--project", type=_project, default="grpo-stack", metavar="NAME", help="Compose project (default: grpo-stack)"
     )
+
+
+def _project(name: str) -> str:
+    """As Compose has it (compose-go, loader/loader.go: NormalizeProjectName)."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+        rule = "a project is named in a-z, 0-9, - and _, with a letter or digit first"
+        raise argparse.ArgumentTypeError(f"{name!r}: {rule}")
+    return name
 
 
 def _add_runtime(command: argparse.ArgumentParser) -> None:

@@ -218,15 +218,39 @@ def _status(args: argparse.Namespace) -> int:
 
 def _process_runs(args: argparse.Namespace) -> list[Path] | None:
     """Folders of the runs of processes that a command is about; None: it is about containers."""
-    from grpo_stack import description, run_state
+    from grpo_stack import run_state
 
     if args.runtime == "docker":
         return None
-    described = description.load(None, None, {"outputs": args.outputs} if args.outputs else {}, [])
-    outputs = Path(description.absolute(described.spec.outputs, described.directory))
+    outputs = _outputs(args.outputs)
     if args.runtime == "process" and args.run:
         return [outputs / args.run]
     return run_state.live_runs(outputs, args.project, args.run) or ([] if args.runtime == "process" else None)
+
+
+def _outputs(named: str | None) -> Path:
+    """The folder of all runs. A description that cannot be read keeps nobody from the run that it was written for."""
+    from grpo_stack import description
+
+    _require_folder()
+    if named:
+        return Path(os.path.expanduser(named)).absolute()  # noqa: PTH111  # fails for no name
+    try:
+        described = description.load(None, None, {}, [])
+    except DescriptionError as fault:
+        for problem in fault.problems:
+            print(f"{PROGRAM}: warning: {problem}", file=sys.stderr)
+        print(f"{PROGRAM}: warning: looking for runs in ./outputs; name another folder: --outputs DIR", file=sys.stderr)
+        return Path("outputs").absolute()
+    return Path(description.absolute(described.spec.outputs, described.directory))
+
+
+def _require_folder() -> None:
+    """Return if there is a current folder, which relative paths are relative to."""
+    try:
+        Path.cwd()
+    except OSError:
+        raise HostError("the current folder is gone or closed to this user; change to another: cd") from None
 
 
 def _logs(args: argparse.Namespace) -> int:
@@ -240,6 +264,7 @@ def _logs(args: argparse.Namespace) -> int:
             raise HostError("no run of processes is there to show; name one: --run NAME")
         os.execvp("tail", ["tail", "--lines", "+1", *(["--follow=name"] if args.follow else []), *files])
     client = engine.find_client()
+    engine.containers(args.project)  # Compose's own words for a daemon that does not answer help nobody
     words = [
         client,
         "compose",
@@ -362,6 +387,7 @@ def _pins(args: argparse.Namespace) -> int:
 def _describe(args: argparse.Namespace) -> Description:
     from grpo_stack import description
 
+    _require_folder()
     keys = [*(key for _, key, _ in arguments.FLAGS), "data.rewards"]
     flags = {key: getattr(args, key) for key in keys if getattr(args, key) is not None}
     return description.load(args.file, args.preset, flags, args.settings)

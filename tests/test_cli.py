@@ -94,6 +94,36 @@ def test_several_problems_are_several_lines(capsys, tmp_path, monkeypatch):
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
+@pytest.mark.parametrize("name", ["Bad_Name!", "", "-x", "_x", "ä", "a.b", "a b", "a\nb"])
+@pytest.mark.parametrize("command", ["up", "doctor", "down", "status", "logs"])
+def test_a_project_that_compose_would_refuse_is_wrong_usage(command, name, capsys):
+    assert cli.main([command, f"--project={name}"]) == 2
+    assert capsys.readouterr().err == (
+        f"grpo-stack: argument --project: {name!r}: a project is named in a-z, 0-9, - and _, with a letter or digit "
+        f"first; see: grpo-stack {command} --help\n"
+    )
+
+
+def test_logs_ask_the_daemon_before_compose_does(capsys, tmp_path, monkeypatch):
+    without_docker(monkeypatch, tmp_path)
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\n[ "$2" = version ] && echo 2.26.1 || echo raw text of Compose\n')
+    docker.chmod(0o755)
+
+    assert cli.main(["logs"]) == 3
+    assert "Docker's daemon does not run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["render", "plan", "doctor", "up --check", "status", "logs", "down"])
+def test_a_current_folder_that_is_gone_is_one_line(command, tmp_path):
+    (tmp_path / "gone").mkdir()
+
+    done = shell(f"cd gone && rmdir ../gone && $cli {command}", tmp_path)
+
+    assert done.returncode == 3
+    assert done.stderr == "grpo-stack: the current folder is gone or closed to this user; change to another: cd\n"
+
+
 CPU = ["--preset", "cpu", "--set", "source=" + str(Path(__file__).parent.parent)]
 
 
