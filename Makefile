@@ -17,11 +17,14 @@ SPLIT ?=
 VENV := .venv
 DEV := .venv-dev
 SETTINGS = settings="$$(PYTHON="$(PYTHON)" docker/setup/settings.sh)" && eval "$$settings"
-# Paths are absolute, so that an environment's tools are found from whatever folder a recipe changes to.
-STACK := $(CURDIR)/$(VENV)/bin/grpo-stack
-BIN := $(CURDIR)/$(DEV)/bin
+# Paths are absolute, so that an environment's tools are found from whatever folder a recipe changes to. Recipes read these
+# from their environment: pasted into a shell's line, a quote or a dollar in one would be the shell's own.
+export STACK := $(CURDIR)/$(VENV)/bin/grpo-stack
+export BIN := $(CURDIR)/$(DEV)/bin
+export BENCH := $(CURDIR)/.cache/bench-gpu
+export MODEL SPLIT
 SCRIPTS = .ci/run $(wildcard docker/*.sh docker/setup/*.sh requirements/*.sh bench/*.sh)
-DESCRIPTION = $(if $(MODEL),--model "$(MODEL)") $(if $(SPLIT),--split "$(SPLIT)")
+DESCRIPTION = $(if $(MODEL),--model "$$MODEL") $(if $(SPLIT),--split "$$SPLIT")
 
 .PHONY: help
 help: ## list the targets
@@ -36,22 +39,22 @@ venv-dev: ## make .venv-dev, with the tools for tests and checks
 
 .PHONY: up
 up: venv ## train: MODEL=… SPLIT=server:trainer ARGS='…'; without a GPU and without MODEL, the demo on the CPU
-	@"$(STACK)" up --check description $(DESCRIPTION) $(ARGS)
-	@$(SETTINGS) && exec "$(STACK)" up $(DESCRIPTION) $(ARGS)
+	@"$$STACK" up --check description $(DESCRIPTION) $(ARGS)
+	@$(SETTINGS) && exec "$$STACK" up $(DESCRIPTION) $(ARGS)
 
 .PHONY: render
 render: venv ## print the Compose file of MODEL=… SPLIT=… ARGS='…'
-	@"$(STACK)" render $(DESCRIPTION) $(ARGS)
+	@"$$STACK" render $(DESCRIPTION) $(ARGS)
 
 .PHONY: down logs status
 down: venv ## stop this project's containers and remove them; caches and outputs stay
-	@"$(STACK)" down $(ARGS)
+	@"$$STACK" down $(ARGS)
 
 logs: venv ## show what the services say: ARGS='--follow trainer'
-	@"$(STACK)" logs $(ARGS)
+	@"$$STACK" logs $(ARGS)
 
 status: venv ## show this project's containers
-	@"$(STACK)" status $(ARGS)
+	@"$$STACK" status $(ARGS)
 
 .PHONY: build build-test
 build: ## build both images: ACCELERATOR=cuda or cpu (default: what this host has)
@@ -67,41 +70,41 @@ test: ## everything: checks, quick tests, tests in the image, real containers
 	@$(MAKE) test-image test-real
 
 test-fast: venv-dev ## the tests that need no Docker, on every supported Python of this host
-	@"$(BIN)/python" -m pytest --numprocesses auto -m "not docker" --ignore tests/image --ignore tests/real
-	@UV="$(BIN)/uv" requirements/other_pythons.sh $(OTHER_PYTHONS) -- -q -p no:cacheprovider --numprocesses auto \
+	@"$$BIN/python" -m pytest --numprocesses auto -m "not docker" --ignore tests/image --ignore tests/real
+	@UV="$$BIN/uv" requirements/other_pythons.sh $(OTHER_PYTHONS) -- -q -p no:cacheprovider --numprocesses auto \
 		-m "not docker" --ignore tests/image --ignore tests/real $(patsubst %,--ignore tests/test_%.py,docker_files makefile setup_scripts)
 
 test-image: ## the tests that need vLLM and TRL, inside the image `test`
 	@export ACCELERATOR=cpu; $(SETTINGS) && docker/setup/test-image.sh tests/image
 
 test-real: venv-dev ## the tests with real containers, but those of `soak`
-	@export ACCELERATOR=cpu; $(SETTINGS) && "$(BIN)/python" -m pytest -m "docker and not soak" --ignore tests/image
+	@export ACCELERATOR=cpu; $(SETTINGS) && "$$BIN/python" -m pytest -m "docker and not soak" --ignore tests/image
 
 .PHONY: soak
 soak: venv-dev ## an hour of faults in real containers: SOAK_MINUTES=20 for the random ones, SOAK_SEED=…
 	@export ACCELERATOR=cpu SOAK_MINUTES="$(SOAK_MINUTES)" SOAK_SEED="$(SOAK_SEED)"; $(SETTINGS) && \
-		"$(BIN)/python" -m pytest -s -m soak tests/real
+		"$$BIN/python" -m pytest -s -m soak tests/real
 
 .PHONY: lint format typecheck
 lint: venv-dev ## ruff, hadolint and shellcheck
-	@"$(BIN)/ruff" check . && "$(BIN)/ruff" format --check --quiet .
-	@"$(BIN)/hadolint" docker/Dockerfile
-	@PATH="$(BIN):$$PATH" shellcheck --external-sources --source-path=SCRIPTDIR $(SCRIPTS)
+	@"$$BIN/ruff" check . && "$$BIN/ruff" format --check --quiet .
+	@"$$BIN/hadolint" docker/Dockerfile
+	@PATH="$$BIN:$$PATH" shellcheck --external-sources --source-path=SCRIPTDIR $(SCRIPTS)
 
 format: venv-dev ## let ruff format and sort
-	@"$(BIN)/ruff" check --fix --quiet . && "$(BIN)/ruff" format .
+	@"$$BIN/ruff" check --fix --quiet . && "$$BIN/ruff" format .
 
 typecheck: venv-dev ## mypy, strict
-	@"$(BIN)/mypy"
+	@"$$BIN/mypy"
 
 .PHONY: golden
 golden: venv-dev ## render compose/ anew from its descriptions
-	@"$(BIN)/python" -m pytest -q --update-golden tests/test_render_compose.py
+	@"$$BIN/python" -m pytest -q --update-golden tests/test_render_compose.py
 
 .PHONY: lock
 lock: venv-dev ## compile every lock file: UPGRADE=1 takes newer releases
 	@wheels="$$(ACCELERATOR=cpu PYTHON="$(PYTHON)" docker/setup/wheels.sh)" && \
-		WHEELS_DIR="$$wheels" UV="$(BIN)/uv" UPGRADE="$(UPGRADE)" requirements/lock.sh
+		WHEELS_DIR="$$wheels" UV="$$BIN/uv" UPGRADE="$(UPGRADE)" requirements/lock.sh
 
 .PHONY: bench
 bench: venv-dev ## measure the figures in docs/, on this machine: images, and the CPU demo
@@ -112,16 +115,14 @@ bench: venv-dev ## measure the figures in docs/, on this machine: images, and th
 bench-cpu: venv ## time the CPU demo: LABEL=first on a machine that has nothing yet (default: second)
 	@$(PYTHON) bench/cpu_figures.py --label "$(or $(LABEL),second)"
 
-BENCH := $(CURDIR)/.cache/bench-gpu
-
 .PHONY: bench-gpu
 bench-gpu: ## measure on this host's first GPU: PYTHON=one that holds vLLM and TRL; takes about an hour
-	@$(PYTHON) bench/gpu_models.py $(BENCH)/models --noise
-	@$(PYTHON) bench/gpu_stack.py $(BENCH)/models $(BENCH)/runs docs/gpu
-	@$(PYTHON) bench/gpu_faults.py $(BENCH)/models $(BENCH)/runs docs/gpu half
-	@$(PYTHON) bench/gpu_figures.py $(BENCH)/models $(BENCH)/runs docs/gpu half
-	@$(PYTHON) bench/gpu_figures.py $(BENCH)/models $(BENCH)/runs docs/gpu seven
-	@$(PYTHON) bench/push_sweep.py $(BENCH)/models/seven $(BENCH)/runs docs/gpu
+	@$(PYTHON) bench/gpu_models.py "$$BENCH/models" --noise
+	@$(PYTHON) bench/gpu_stack.py "$$BENCH/models" "$$BENCH/runs" docs/gpu
+	@$(PYTHON) bench/gpu_faults.py "$$BENCH/models" "$$BENCH/runs" docs/gpu half
+	@$(PYTHON) bench/gpu_figures.py "$$BENCH/models" "$$BENCH/runs" docs/gpu half
+	@$(PYTHON) bench/gpu_figures.py "$$BENCH/models" "$$BENCH/runs" docs/gpu seven
+	@$(PYTHON) bench/push_sweep.py "$$BENCH/models/seven" "$$BENCH/runs" docs/gpu
 	@$(PYTHON) bench/gpu_page.py
 
 .PHONY: clean distclean

@@ -52,7 +52,12 @@ import sysconfig
 root = sys.argv[1]
 pathlib.Path(sysconfig.get_path("purelib"), "grpo_stack.pth").write_text(root + "\n")
 command = pathlib.Path(sysconfig.get_path("scripts"), "grpo-stack")
-command.write_text(f"#!{sys.executable}\nimport sys\nfrom grpo_stack.cli import main\nsys.exit(main())\n")
+start = f"#!{sys.executable}"
+# Linux ends an interpreter's name at the first blank and cuts the line at 127 bytes. Then a shell finds the Python beside the
+# command; to Python its line is a string.
+if len(start.split()) > 1 or len(start.encode()) > 127:
+    start = """#!/bin/sh\n'''exec' "$(dirname "$(readlink -f "$0")")/python" "$0" "$@"\n' '''"""
+command.write_text(f"{start}\nimport sys\nfrom grpo_stack.cli import main\nsys.exit(main())\n")
 command.chmod(0o755)
 PYTHON
 echo "$wanted" > "$stamp"

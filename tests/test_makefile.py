@@ -17,12 +17,12 @@ TARGETS = re.findall(r"^([a-z][a-z-]*):(?!=)", TEXT, re.MULTILINE)
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
-def make(*words: str) -> subprocess.CompletedProcess[str]:
+def make(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     # A surrounding `make test` must not lend its own flags and variables.
     env = {
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MODEL", "SPLIT")
     }
-    return subprocess.run(["make", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["make", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_make_alone_lists_every_target_with_what_it_does() -> None:
@@ -47,17 +47,48 @@ def test_targets_that_messages_and_documents_name_exist() -> None:
     assert named - set(TARGETS) == set()
 
 
-def test_up_hands_model_and_split_to_the_command_line() -> None:
-    done = make("--dry-run", "up", "MODEL=Qwen/Qwen2.5-7B", "SPLIT=2:6", "ARGS=--check")
+@pytest.fixture(params=["checkout", "with a blank", "it's", 'a"b', "a$HOME", "a`b", "a#b", "a;b", "(a)", "ä"])
+def checkout(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy with this Makefile, whose `grpo-stack` shows its words, a line each."""
+    folder = tmp_path / request.param
+    for name, text in (("requirements/venv.sh", "exit 0"), (".venv/bin/grpo-stack", 'printf "%s\\n" "$@"')):
+        file = folder / name
+        file.parent.mkdir(parents=True)
+        file.write_text(f"#!/bin/sh\n{text}\n")
+        file.chmod(0o755)
+    shutil.copy(ROOT / "Makefile", folder)
+    return folder
+
+
+def test_model_and_split_reach_the_command_line_wherever_the_checkout_lies(checkout: Path) -> None:
+    done = make("render", "MODEL=Qwen/Qwen2.5-7B", "SPLIT=2:6", "ARGS=--file x.yaml", cwd=checkout)
+
+    assert done.stdout.splitlines() == [
+        *("render", "--model", "Qwen/Qwen2.5-7B", "--split", "2:6", "--file", "x.yaml"),
+    ]
+
+
+@pytest.mark.parametrize("checkout", ["checkout"], indirect=True)
+@pytest.mark.parametrize("model", ["./with a blank", "./it's", './a"b', "./a$HOME", "./a`b`", "./a;b", "./a\\b", "./*"])
+def test_a_model_is_one_word_whatever_stands_in_it(checkout: Path, model: str) -> None:
+    done = make("render", f"MODEL={model.replace('$', '$$')}", cwd=checkout)  # a dollar is doubled for make itself
+
+    assert done.stdout.splitlines() == ["render", "--model", model]
+
+
+def test_up_checks_and_then_starts_the_same() -> None:
+    done = make("--dry-run", "up", "MODEL=Qwen/Qwen2.5-7B", "SPLIT=2:6", "ARGS=--runtime process")
 
     assert done.returncode == 0
-    assert 'bin/grpo-stack" up --model "Qwen/Qwen2.5-7B" --split "2:6" --check' in done.stdout
+    words = '--model "$MODEL" --split "$SPLIT" --runtime process'
+    assert f'"$STACK" up --check description {words}\n' in done.stdout
+    assert f'exec "$STACK" up {words}\n' in done.stdout
 
 
 def test_up_without_settings_names_neither_model_nor_split() -> None:
     done = make("--dry-run", "up")
 
-    assert 'bin/grpo-stack" up' in done.stdout
+    assert '"$STACK" up' in done.stdout
     assert "--model" not in done.stdout
     assert "--split" not in done.stdout
 

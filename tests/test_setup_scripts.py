@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -286,3 +287,31 @@ def test_an_environment_says_what_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "apt-get install python3 python3-venv" in done.stderr
     assert not (tmp_path / "venv").exists()
+
+
+UV = """#!/bin/sh
+[ "$1" = venv ] || exit 0
+exec "$4" -m venv --without-pip "$5"
+"""
+"""Makes environments that hold nothing."""
+
+
+@pytest.mark.parametrize("name", ["checkout", "with a blank", "it's", 'a"b', "a$HOME", "a`b", "long" * 40, "ä b"])
+def test_the_command_of_an_environment_runs_wherever_the_checkout_lies(tmp_path: Path, name: str) -> None:
+    checkout = tmp_path / name
+    (checkout / "requirements").mkdir(parents=True)
+    for file in ("venv.sh", "helper.txt"):
+        shutil.copy(ROOT / "requirements" / file, checkout / "requirements")
+    (checkout / "grpo_stack").symlink_to(ROOT / "grpo_stack")
+    uv, link = tmp_path / "uv", tmp_path / "link"
+    uv.write_text(UV)
+    uv.chmod(0o755)
+    link.symlink_to(checkout / ".venv" / "bin" / "grpo-stack")
+    make = ["requirements/venv.sh", ".venv", "requirements/helper.txt", sys.executable]
+
+    subprocess.run(make, cwd=checkout, env={**os.environ, "UV": str(uv)}, check=True, capture_output=True, timeout=60)
+
+    for command in (".venv/bin/grpo-stack", str(link)):
+        words = [command, "pins", "--fit", "1.16.0", "0.28.0"]
+        done = subprocess.run(words, cwd=checkout, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "TRL 1.16.0 accepts vLLM 0.28.0\n", "")
