@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from grpo_stack import (
+    dataset_file,
     description,
     engine,
     findings,
@@ -21,6 +22,7 @@ from grpo_stack import (
     local_preflight,
     models,
     packages,
+    paths,
     preflight,
     processes,
     snapshots,
@@ -30,7 +32,7 @@ from grpo_stack import (
 )
 from grpo_stack.description import Description
 from grpo_stack.errors import HostError
-from grpo_stack.facts import CacheVolume, Engine, GpuReading, ModelConfig
+from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, ModelConfig
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.memory import shares, tensors
 from grpo_stack.memory.shares import Side
@@ -154,7 +156,6 @@ def _facts(
     if caller.runtime == "process":
         ports = [*processes.ports(planned).values()]
     model = description.absolute(words.literal(stack.model), directory) if spec.is_path(stack.model) else None
-    dataset = description.absolute(stack.data.dataset, directory) if spec.is_file(stack.data.dataset) else None
     token, docker = _token(environment), machine.asked.engine
     # The demo on the CPU may come with its model in a package; a folder needs no cache.
     fetches = stack.accelerator == "cuda" and model is None
@@ -165,8 +166,11 @@ def _facts(
         images_built=docker is not None and volumes.images_built(docker, planned.tag),
         gpus=machine.gpus,
         model=host.model_folder(model, caller.uid) if model else None,
-        dataset=host.dataset_file(dataset) if dataset else None,
-        missing_files=tuple(file for file in files if not Path(file).is_file()),
+        dataset=_dataset(described, caller),
+        missing_files=tuple(file for file in files if not paths.is_file(file)),
+        closed_files=tuple(
+            file for file in files if paths.is_file(file) and not paths.allows(file, caller.uid, paths.READ)
+        ),
         token=host.token_file(token, caller.uid) if token else None,
         token_in_environment=bool(environment.get("HF_TOKEN")),
         offline=fetches and _offline(environment),
@@ -182,7 +186,7 @@ def _model(described: Description, volume: CacheVolume | None, caller: Caller) -
     name = words.literal(stack.model)
     if spec.is_path(stack.model):
         name = description.absolute(name, described.directory)
-        if not (Path(name) / "config.json").is_file():
+        if not paths.is_file(Path(name) / "config.json"):
             return None  # said already, by the check of the folder itself
     cache = snapshots.cache_folder(environment)
     if volume and volume.readable and volume.folder:
@@ -190,10 +194,19 @@ def _model(described: Description, volume: CacheVolume | None, caller: Caller) -
     token = _token(environment)
     hub = models.Hub(
         endpoint=environment.get("HF_ENDPOINT") or models.Hub.endpoint,
-        token_file=Path(token).expanduser() if token else None,
+        token_file=paths.expanded(token) if token else None,
         timeout_s=HUB_TIMEOUT_S,
     )
     return models.read(name, stack.revision, offline=_offline(environment), cache=cache, hub=hub)
+
+
+def _dataset(described: Description, caller: Caller) -> DatasetFile | None:
+    """The dataset's file; None for one of the Hub. What looks like a path is none of its ids, whatever its ending."""
+    name = described.spec.data.dataset
+    path = description.absolute(name, described.directory)
+    if spec.is_file(name) or spec.is_path(name) or not name or paths.is_file(path):
+        return dataset_file.read(path, caller.uid)
+    return None
 
 
 def _volume(stack: StackSpec, docker: Engine | None, caller: Caller) -> CacheVolume:
@@ -236,7 +249,7 @@ def _offline(environment: Mapping[str, str]) -> bool:
 def _source(described: Description) -> tuple[Finding, ...]:
     """A problem if the checkout that images are built from is not where the description says."""
     dockerfile = Path(description.absolute(described.spec.source, described.directory)) / "docker" / "Dockerfile"
-    if dockerfile.is_file():
+    if paths.is_file(dockerfile):
         return (Finding("source", OK, f"{dockerfile.parent.parent}"),)
     fix = "run it in the checkout, or set `source` to its folder"
     return (Finding("source", PROBLEM, f"there is no {dockerfile}", fix, described=True),)

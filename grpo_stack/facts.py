@@ -366,6 +366,9 @@ class ModelFolder:
     missing: tuple[str, ...] = ()
     """Weights that it should hold and does not."""
 
+    closed: bool = False
+    """The containers' user, or this one, may not look into it."""
+
 
 @dataclass(frozen=True)
 class DatasetFile:
@@ -381,7 +384,13 @@ class DatasetFile:
     """Keys of its first record; None where the helper does not read the format (Parquet)."""
 
     problem: str | None = None
-    """Why its first record could not be read."""
+    """What makes it no dataset."""
+
+    fix: str = ""
+    """What to do about the problem."""
+
+    readable: bool = True
+    """The containers' user can read it."""
 
 
 @dataclass(frozen=True)

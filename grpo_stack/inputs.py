@@ -15,12 +15,20 @@ CHECKPOINT_BYTES_A_PARAMETER = 16
 
 
 def check(
-    folders: Iterable[FolderSpace], model: ModelFolder | None, dataset: DatasetFile | None, missing: Iterable[str]
+    folders: Iterable[FolderSpace],
+    model: ModelFolder | None,
+    dataset: DatasetFile | None,
+    missing: Iterable[str] = (),
+    closed: Iterable[str] = (),
 ) -> tuple[Finding, ...]:
-    """A finding for each; `model` and `dataset` are None where they come from the Hub, `missing` are reward files."""
+    """A finding for each; `model` and `dataset` are None where they come from the Hub.
+
+    `missing` are reward files that are not there, `closed` those that the containers' user cannot read.
+    """
     findings = [*_folders(folders), *_model(model), *_dataset(dataset)]
     for file in missing:
         findings.append(Finding("data.rewards", PROBLEM, f"there is no file {file}", "mind the path", described=True))
+    findings += [_closed("data.rewards", file) for file in closed]
     return tuple(findings)
 
 
@@ -64,6 +72,9 @@ def _model(model: ModelFolder | None) -> Iterable[Finding]:
         return
     if not model.exists:
         yield Finding("model", PROBLEM, f"there is no folder {model.path}", "mind the path, or give a Hub id", True)
+    elif model.closed:
+        text = f"{model.path} cannot be entered by the containers' user"
+        yield Finding("model", PROBLEM, text, f"run: chmod a+rx {model.path}, and mind the folders above it")
     elif not model.has_config:
         yield Finding(
             "model", PROBLEM, f"{model.path} holds no config.json", "name the folder that a model was saved to", True
@@ -85,16 +96,21 @@ def _dataset(dataset: DatasetFile | None) -> Iterable[Finding]:
         yield Finding(
             "data.dataset", PROBLEM, f"there is no file {dataset.path}", "mind the path, or give a Hub id", True
         )
-    elif dataset.problem:
-        yield Finding(
-            "data.dataset", PROBLEM, f"{dataset.path}: {dataset.problem}", "write one JSON object a line", True
-        )
+        return
+    if not dataset.readable:
+        yield _closed("data.dataset", dataset.path)
+    if dataset.problem:
+        yield Finding("data.dataset", PROBLEM, f"{dataset.path}: {dataset.problem}", dataset.fix, True)
     elif dataset.columns is not None and "prompt" not in dataset.columns:
         columns = ", ".join(dataset.columns) or "none"
         text = f"{dataset.path} has no column `prompt` (found: {columns})"
         yield Finding("data.dataset", PROBLEM, text, "GRPO needs one: text, or a list of messages", True)
-    else:
+    elif dataset.readable:
         yield Finding("data.dataset", OK, f"{dataset.path} has prompts")
+
+
+def _closed(key: str, file: str) -> Finding:
+    return Finding(key, PROBLEM, f"{file} cannot be read by the containers' user", f"run: chmod a+r {file}")
 
 
 def _gigabytes(count: int) -> str:

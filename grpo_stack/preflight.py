@@ -44,6 +44,8 @@ class Facts:
     dataset: DatasetFile | None = None
     missing_files: tuple[str, ...] = ()
     """Reward files that the description names and that are not there."""
+    closed_files: tuple[str, ...] = ()
+    """Those that the containers' user cannot read."""
     token: TokenFile | None = None
     """None: HF_TOKEN_PATH names no file."""
     token_in_environment: bool = False
@@ -60,7 +62,7 @@ def check(plan: StackPlan, facts: Facts) -> tuple[Finding, ...]:
     findings += [_shm(plan, facts.host), memory(plan, facts.host), _token(facts)]
     findings += [*_weight_path(plan), *_clock(facts.host)]
     findings += [*_proxies(plan, facts.host), *_offline(facts)]
-    findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.missing_files)
+    findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.missing_files, facts.closed_files)
     return tuple(findings)
 
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from grpo_stack import paths
+
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """What transformers loads, in this order (utils/__init__.py: SAFE_WEIGHTS_NAME, WEIGHTS_NAME); `NAME.index.json` lists the
 shards of a model that is cut into several."""
@@ -14,9 +16,9 @@ shards of a model that is cut into several."""
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """The Hub cache that `huggingface_hub` uses with this environment (its constants.py: HF_HUB_CACHE, HF_HOME/hub)."""
     if environment.get("HF_HUB_CACHE"):
-        return Path(environment["HF_HUB_CACHE"]).expanduser()
-    default = Path(environment.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    return Path(environment.get("HF_HOME") or default).expanduser() / "hub"
+        return paths.expanded(environment["HF_HUB_CACHE"])
+    default = f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    return paths.expanded(environment.get("HF_HOME") or default) / "hub"
 
 
 def find(cache: Path, model: str, revision: str | None) -> Path | None:
@@ -27,7 +29,7 @@ def find(cache: Path, model: str, revision: str | None) -> Path | None:
     except (OSError, ValueError):
         commit = revision or ""
     found = folder / "snapshots" / commit
-    return found if commit and found.is_dir() else None
+    return found if commit and paths.is_folder(found) else None
 
 
 def missing(folder: Path) -> tuple[str, ...]:
@@ -37,10 +39,10 @@ def missing(folder: Path) -> tuple[str, ...]:
     """
     for name in WEIGHTS:
         index = folder / f"{name}.index.json"
-        if index.is_file():
+        if paths.is_file(index):
             try:
                 shards = set(json.loads(index.read_bytes())["weight_map"].values())
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 return (index.name,)
-            return tuple(sorted(shard for shard in shards if not (folder / str(shard)).is_file()))
-    return () if any((folder / name).is_file() for name in WEIGHTS) else WEIGHTS[:1]
+            return tuple(sorted(shard for shard in shards if not paths.is_file(folder / str(shard))))
+    return () if any(paths.is_file(folder / name) for name in WEIGHTS) else WEIGHTS[:1]

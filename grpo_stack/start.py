@@ -108,9 +108,14 @@ def owner() -> tuple[int, int]:
     """User and group of the containers: the caller's, the one behind sudo, or for root itself one without rights."""
     uid, gid = os.getuid(), os.getgid()
     if uid == 0:
-        uid = int(os.environ.get("SUDO_UID", "0"))
-        gid = int(os.environ.get("SUDO_GID", "0"))
+        uid, gid = _number("SUDO_UID"), _number("SUDO_GID")
     return (uid, gid) if uid else (CONTAINER_UID, CONTAINER_UID)
+
+
+def _number(variable: str) -> int:
+    """The id that sudo left in the environment; 0 for none, and for what is no id."""
+    text = os.environ.get(variable, "")
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def hand_over(stack: Stack) -> None:

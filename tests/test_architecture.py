@@ -78,8 +78,10 @@ TABLE = {
     "readiness": Row("errors versions vllm_api"),
     "gpus": Row("errors facts time_limit"),
     "engine": Row("errors facts time_limit"),
-    "snapshots": Row(),
-    "host": Row("errors facts snapshots"),
+    "paths": Row(),
+    "snapshots": Row("paths"),
+    "dataset_file": Row("facts paths"),
+    "host": Row("facts paths snapshots"),
     "models": Row("facts model_config snapshots time_limit"),
     "volumes": Row("engine facts programs"),
     "progress": Row(),
@@ -112,8 +114,8 @@ TABLE = {
         "bundle description devices engine errors facts findings lifecycle plan presets render topology words"
     ),
     "doctor": Row(
-        "description engine errors facts findings fit gpus host inputs local_preflight memory models packages plan preflight "
-        "processes programs snapshots spec volumes words"
+        "dataset_file description engine errors facts findings fit gpus host inputs local_preflight memory models packages "
+        "paths plan preflight processes programs snapshots spec volumes words"
     ),
     "overview": Row("plan render words", pure=True),
     # inside the API server of vLLM

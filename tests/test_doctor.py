@@ -284,3 +284,32 @@ def test_the_memory_of_each_side_is_worked_out_for_gpus_of_a_given_size(tmp_path
     )
     assert none == ()
     assert "its config is not in the cache" in why
+
+
+@pytest.mark.parametrize("name", ["./x.csv", "./folder", "x.csv", "OK.JSONL", "./none", "none.jsonl", "/nowhere/x"])
+def test_a_dataset_that_looks_like_a_path_is_never_taken_for_one_of_the_hub(name, check, tmp_path):
+    (tmp_path / "folder").mkdir()
+    for file in ("x.csv", "OK.JSONL"):
+        (tmp_path / file).write_text('{"prompt": 1}\n')
+
+    ((level, _),) = about("data.dataset", check(Machine(gpus(8)), **{"data.dataset": name}))
+
+    assert level == "problem"
+
+
+def test_a_dataset_of_the_hub_is_none_of_this_hosts_files(check, tmp_path):
+    (tmp_path / "org" / "name").mkdir(parents=True)
+
+    assert about("data.dataset", check(Machine(gpus(8)), **{"data.dataset": "org/name"})) == []
+
+
+def test_files_that_the_containers_user_cannot_read_are_refused(check, tmp_path):
+    for name, text in (("rew.py", ""), ("d.jsonl", '{"prompt": 1}\n')):
+        file = tmp_path / name
+        file.write_text(text)
+        file.chmod(0o600)
+
+    findings = check(Machine(gpus(8)), **{"data.dataset": "./d.jsonl", "data.rewards": ["./rew.py:reward"]})
+
+    for key, name in (("data.dataset", "d.jsonl"), ("data.rewards", "rew.py")):
+        assert about(key, findings) == [("problem", f"{tmp_path / name} cannot be read by the containers' user")]

@@ -1,4 +1,3 @@
-import json
 import os
 import socket
 
@@ -33,6 +32,7 @@ def test_a_port_that_something_listens_on_is_in_use_and_a_free_one_is_not():
 
 
 def test_a_model_folder_is_looked_at_as_the_containers_user(tmp_path):
+    tmp_path.chmod(0o755)
     (tmp_path / "config.json").write_text("{}")
     weights = tmp_path / "model.safetensors"
     weights.touch(mode=0o600)
@@ -44,31 +44,6 @@ def test_a_model_folder_is_looked_at_as_the_containers_user(tmp_path):
     assert (others.exists, others.has_config, others.unreadable) == (True, True, ("model.safetensors",))
     assert owner.unreadable == ()
     assert not host.model_folder(str(tmp_path / "none"), uid=0).exists
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "columns", "problem"),
-    [
-        ("d.jsonl", '\n{"prompt": "a", "answer": 1}\n', ("prompt", "answer"), None),
-        ("d.json", json.dumps([{"prompt": "a"}], indent=1), ("prompt",), None),
-        ("d.jsonl", "", None, "it is empty"),
-        ("d.jsonl", "prompt\n", None, "line 1 is no JSON"),
-        ("d.jsonl", "[1]\n", None, "its first record is int, not an object with columns"),
-        ("d.parquet", "PAR1", None, None),
-    ],
-)
-def test_a_dataset_file_is_known_by_its_first_record(name, text, columns, problem, tmp_path):
-    file = tmp_path / name
-    file.write_text(text)
-
-    found = host.dataset_file(str(file))
-
-    assert (found.exists, found.columns) == (True, columns)
-    assert found.problem is None if problem is None else found.problem.startswith(problem)
-
-
-def test_a_dataset_file_that_is_missing_is_no_error_here(tmp_path):
-    assert not host.dataset_file(str(tmp_path / "none.jsonl")).exists
 
 
 def test_proxies_are_read_without_passwords():
@@ -98,3 +73,21 @@ def test_a_token_file_is_looked_at_as_the_containers_user(tmp_path):
     file.write_text("")
     assert host.token_file(str(file), os.getuid()).empty
     assert not host.token_file(str(tmp_path), os.getuid()).exists
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o744, 0o000])
+def test_a_model_folder_that_the_containers_user_cannot_enter_is_closed(mode, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir(mode=mode)
+    folder.chmod(mode)
+
+    found = host.model_folder(str(folder), os.getuid() + 1)
+
+    assert (found.exists, found.closed) == (True, True)
+
+
+@pytest.mark.parametrize("path", ["/" + "x" * 300, "~nobody-of-that-name/x", "a\0b"])
+def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(path):
+    assert host.read([path]).folders[0].free_bytes is not None
+    assert not host.model_folder(path, 1).exists
+    assert not host.token_file(path, 1).exists

@@ -64,3 +64,11 @@ def test_a_revision_is_found_by_name_and_by_commit(tmp_path):
     assert snapshots.find(tmp_path, "org/name", "c0ffee") == model / "snapshots" / "c0ffee"
     assert snapshots.find(tmp_path, "org/name", "v2") is None
     assert snapshots.find(tmp_path, "org/other", None) is None
+
+
+@pytest.mark.parametrize("name", ["HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"])
+def test_the_home_of_a_user_that_does_not_exist_is_a_cache_that_is_not_there(name):
+    cache = snapshots.cache_folder({name: "~nobody-of-that-name"})
+
+    assert str(cache).startswith("~nobody-of-that-name")
+    assert snapshots.find(cache, "org/name", "x" * 300) is None

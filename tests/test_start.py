@@ -134,6 +134,10 @@ def test_the_containers_never_run_as_root(monkeypatch):
     monkeypatch.setenv("SUDO_GID", "1001")
     assert start.owner() == (1000, 1001)
 
+    for wrong in ("x", "", "-1", "²", "9" * 30):
+        monkeypatch.setenv("SUDO_UID", wrong)
+        assert start.owner() == (start.CONTAINER_UID, start.CONTAINER_UID)
+
     monkeypatch.setattr(os, "getuid", lambda: 1234)
     monkeypatch.setattr(os, "getgid", lambda: 1235)
     assert start.owner() == (1234, 1235)
