@@ -55,10 +55,10 @@ def model_folder(path: str, uid: int) -> ModelFolder:
 
 def _proxies(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     names = [name for upper in _PROXIES for name in (upper, upper.lower())]
-    return tuple((name, _without_password(environment[name])) for name in names if environment.get(name))
+    return tuple((name, without_password(environment[name])) for name in names if environment.get(name))
 
 
-def _without_password(address: str) -> str:
+def without_password(address: str) -> str:
     """A proxy's address without user and password."""
     if "@" not in address:
         return address

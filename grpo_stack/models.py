@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from grpo_stack import model_config, snapshots, time_limit
+from grpo_stack import host, model_config, snapshots, time_limit
 from grpo_stack.facts import ModelConfig
 
 if TYPE_CHECKING:
@@ -91,20 +91,24 @@ def read(
     except _RefusalError as error:
         return ModelReading(None, "hub", f"model: {model}: {error}", refused=error.final)
     except Exception as error:  # requests' own tree, and whatever a broken proxy or certificate store raises
-        return _unreachable(model, hub, _first_cause(error))
+        return _unreachable(model, hub, _first_cause(error, hub))
     return _parsed(model, content, "hub")
 
 
 def _unreachable(model: str, hub: Hub, reason: str) -> ModelReading:
-    line = f"model: {model}: {hub.endpoint} cannot be asked ({reason}); check the network and HTTPS_PROXY; {UNCHECKED}"
+    endpoint = host.without_password(hub.endpoint)
+    line = f"model: {model}: {endpoint} cannot be asked ({reason}); check the network and HTTPS_PROXY; {UNCHECKED}"
     return ModelReading(None, "hub", line)
 
 
-def _first_cause(error: BaseException) -> str:
+def _first_cause(error: BaseException, hub: Hub) -> str:
     """What went wrong below everything that reports it: requests wraps an error of the system four times over."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
-    return " ".join(str(error).split())[:160] or type(error).__name__
+    text = " ".join(str(error).split()).replace(
+        hub.endpoint.rstrip("/"), host.without_password(hub.endpoint).rstrip("/")
+    )
+    return re.sub(r"(?<=://)[^/\s]*@", "", text)[:160] or type(error).__name__  # of a proxy, for example
 
 
 def _from_folder(model: str) -> ModelReading:

@@ -82,7 +82,7 @@ TABLE = {
     "snapshots": Row("paths"),
     "dataset_file": Row("facts paths"),
     "host": Row("facts paths snapshots"),
-    "models": Row("facts model_config snapshots time_limit"),
+    "models": Row("facts host model_config snapshots time_limit"),
     "volumes": Row("engine facts programs"),
     "progress": Row(),
     "children": Row(),

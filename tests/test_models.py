@@ -345,3 +345,12 @@ def test_an_unknown_family_is_read_and_marked() -> None:
 
     assert not strange.known_family
     assert strange.attention_bias
+
+
+@pytest.mark.parametrize("scheme", ["http", "no-scheme"])
+@pytest.mark.parametrize("user", ["u:hunter2", "u:hunter2@x", "hunter2"])
+def test_a_password_of_the_hubs_address_is_never_shown(scheme: str, user: str) -> None:
+    reading = ask(f"{scheme}://{user}@127.0.0.1:9/")
+
+    assert f"{scheme}://127.0.0.1:9/ cannot be asked" in str(reading.problem)
+    assert "hunter2" not in str(reading.problem)
