@@ -84,8 +84,13 @@ def _granted(plan: StackPlan, visible: str | None) -> Iterable[Finding]:
 
 def _ports(plan: StackPlan, host: Host) -> Iterable[Finding]:
     taken = {entry.port for entry in host.ports_in_use}
-    for key, port in processes.ports(plan).items():
-        if port in taken:
+    ports = processes.ports(plan)
+    for key, port in ports.items():
+        others = [other for other in ports if other != key and ports[other] == port]
+        if others:
+            found = f"port {port} is {others[0]} too, and both are ports of this host"
+            yield Finding(key, PROBLEM, found, f"choose another: --set {key}=PORT", described=True)
+        elif port in taken:
             yield Finding(key, PROBLEM, f"port {port} of 127.0.0.1 is taken", f"choose another: --set {key}=PORT")
         else:
             yield Finding(key, OK, f"port {port} of 127.0.0.1 is free")

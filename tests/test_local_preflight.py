@@ -73,6 +73,15 @@ def test_both_ports_must_be_free():
     assert problems({"split": "colocate"}, host=taken) == []
 
 
+def test_two_listeners_of_one_host_cannot_have_one_port():
+    assert problems({"server": {"port": 61216}}) == [
+        "server.port: port 61216 is trainer.group_port too, and both are ports of this host; "
+        "choose another: --set server.port=PORT",
+        "trainer.group_port: port 61216 is server.port too, and both are ports of this host; "
+        "choose another: --set trainer.group_port=PORT",
+    ]
+
+
 def test_gpus_that_the_batch_job_was_not_granted_are_refused():
     assert problems({"split": "2,3:4,5"}, visible="2,3,4,5") == []
     assert problems({"split": "shared"}, visible="GPU-8a1c6c1e-0000-1111-2222-333344445550") == []
