@@ -39,6 +39,8 @@ class CallError(Exception):
 
 def check_url(url: str) -> None:
     """Raise ValueError, with what is wrong, unless `url` is the base of an HTTP server: no user, query or fragment."""
+    if not (url.isascii() and url.isprintable()) or " " in url:
+        raise ValueError("holds a blank, or other characters than those of ASCII; leave them out")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("not a URL of the form http://HOST:PORT")
@@ -57,7 +59,10 @@ def send(method: str, url: str, payload: Mapping[str, object] | None = None, *, 
     answer's last byte. Raises CallError when no whole answer of at most BODY_LIMIT_BYTES came within it.
     """
     parts = urlsplit(url)
-    connection = _connection(parts, timeout_s)
+    try:
+        connection = _connection(parts, timeout_s)
+    except http.client.InvalidURL as error:
+        raise CallError("no address of a server") from error
     lines: list[socket.socket] = []
 
     def exchange() -> Answer:
@@ -69,6 +74,8 @@ def send(method: str, url: str, payload: Mapping[str, object] | None = None, *, 
         return time_limit.call(exchange, timeout_s)
     except TimeoutError:
         raise CallError(f"no whole answer within {timeout_s:.3g} s") from None
+    except UnicodeError as error:  # of the name's encoding for the look-up (IDNA)
+        raise CallError(f"name {parts.hostname} does not resolve") from error
     except (OSError, http.client.HTTPException) as error:
         raise CallError(_reason(error, parts.hostname or "")) from error
     finally:

@@ -83,3 +83,9 @@ def test_a_call_that_was_given_up_leaves_no_thread_behind(
             send("GET", url, timeout_s=0.2)
         callers[0].join(5)
         assert not callers[0].is_alive()
+
+
+@pytest.mark.parametrize("url", ["http://a b/", "http://a..b/", "http://" + "x" * 70 + "/"])
+def test_a_name_that_no_server_can_have_is_a_call_that_fails(url: str) -> None:
+    with pytest.raises(CallError):
+        send("GET", url, timeout_s=5)
