@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import suppress
 from typing import NoReturn
 
 from grpo_stack import __version__
@@ -22,6 +23,10 @@ FLAGS = (
     ("--pins", "pins", "locked set of package versions"),
 )
 """Flags of their own for the keys that people change most."""
+
+
+MOST_GPU_GIB = 10_000
+"""Thirty times the largest GPU."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -88,7 +93,9 @@ def _add_doctor(found: argparse._SubParsersAction[_Parser]) -> None:
 def _add_plan(found: argparse._SubParsersAction[_Parser]) -> None:
     plan = found.add_parser("plan", help="show what each role runs, on which GPUs, and what those will hold")
     _add_description(plan)
-    plan.add_argument("--gpu-gib", type=float, metavar="GIB", help="memory of each GPU (default: those of this host)")
+    plan.add_argument(
+        "--gpu-gib", type=_gpu_gib, metavar="GIB", help="memory of each GPU (default: those of this host)"
+    )
     plan.add_argument("--json", action="store_true", help="for programs")
 
 
@@ -126,6 +133,13 @@ def _add_name(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--project", type=_project, default="grpo-stack", metavar="NAME", help="Compose project (default: grpo-stack)"
     )
+
+
+def _gpu_gib(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (value := float(text)) <= MOST_GPU_GIB:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is no memory of a GPU; give GiB above 0, at most {MOST_GPU_GIB}")
 
 
 def _project(name: str) -> str:

@@ -66,12 +66,16 @@ def _render(args: argparse.Namespace) -> int:
         return 0
     target = Path(args.output)
     files = bundle.files(description.moved(described, target), f"{PROGRAM} render --output .   (in this folder)")
-    if described.file and described.file.resolve() == (target / description.FILE).resolve():
+    if described.file and os.path.realpath(described.file) == os.path.realpath(target / description.FILE):
         del files[description.FILE]
-    target.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (target / name).write_text(text, encoding="utf-8")
-        print(target / name)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (target / name).write_text(text, encoding="utf-8")
+            print(target / name)
+    except OSError as fault:
+        reason = (fault.strerror or str(fault)).lower()
+        raise DescriptionError(f"render: {fault.filename}: {reason}; name another folder: --output DIR") from None
     return 0
 
 
@@ -162,11 +166,17 @@ def _plan(args: argparse.Namespace) -> int:
 
     described = start.settled(_describe(args), os.environ)
     planned = plan.derive(described.spec)
-    sides, unknown = doctor.memory(described, doctor.Caller(os.environ, start.owner()[0]), args.gpu_gib)
+    unfit: GrpoStackError | None = None
+    try:
+        sides, unknown = doctor.memory(described, doctor.Caller(os.environ, start.owner()[0]), args.gpu_gib)
+    except GrpoStackError as fault:
+        sides, unknown, unfit = (), "", fault
     if args.json:
         print(json.dumps({**overview.as_data(planned), "memory": fit.as_data(sides)}, indent=2, ensure_ascii=False))
     else:
         print(*overview.lines(planned), *(["", *fit.lines(sides)] if sides else []), sep="\n")
+    if unfit:
+        raise unfit
     if unknown:
         print(f"{PROGRAM}: {unknown}", file=sys.stderr)
     return 0
@@ -289,7 +299,7 @@ def _wait(args: argparse.Namespace) -> int:
     if args.once:
         until = time.monotonic() + args.timeout
         memo = Path(args.memo) if args.memo else None
-        seen = memo is not None and memo.exists()
+        seen = memo is not None and _is_made(memo)
         readiness.check_once(expectation, remaining_s=lambda: until - time.monotonic(), generate=not seen)
         if memo:
             memo.touch()
@@ -301,6 +311,19 @@ def _wait(args: argparse.Namespace) -> int:
         except OSError as fault:
             raise DescriptionError(f"wait: {command[0]} cannot be run: {fault.strerror}") from None
     return 0
+
+
+def _is_made(memo: Path) -> bool:
+    """Whether the memo is there. One that could not be made is told before anything is generated, and not each time after."""
+    try:
+        if memo.exists():
+            return True
+        allowed = os.access(memo.parent, os.W_OK | os.X_OK)
+    except OSError:
+        allowed = False
+    if not allowed:
+        raise DescriptionError(f"wait: --memo: {memo} cannot be made; name a file in a folder that this user may write")
+    return False
 
 
 def _next(args: argparse.Namespace) -> list[str]:

@@ -31,7 +31,7 @@ from grpo_stack import (
     words,
 )
 from grpo_stack.description import Description
-from grpo_stack.errors import HostError
+from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, ModelConfig
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.memory import shares, tensors
@@ -117,10 +117,13 @@ def check(described: Description, planned: StackPlan, machine: Machine, caller: 
 def memory(described: Description, caller: Caller, gpu_gib: float | None = None) -> tuple[tuple[Side, ...], str]:
     """What each GPU of either side will hold, and why nothing is known about that, if so.
 
-    `gpu_gib`: memory of each GPU; None: that of this host's.
+    `gpu_gib`: memory of each GPU; None: that of this host's. Raises what a start would, for a model that can be none.
     """
     reading = _model(described, None, caller)
     if reading is None or reading.config is None:
+        _require_config(described, caller)
+        if reading and reading.refused:
+            raise DescriptionError(reading.problem or "")
         return (), reading.problem or "" if reading else ""
     here = gpus.read() if gpu_gib is None else None
     capacity = fit.capacities(described.spec, here.gpus) if here else fit.Capacities(gpu_gib, gpu_gib)
@@ -129,6 +132,18 @@ def memory(described: Description, caller: Caller, gpu_gib: float | None = None)
         found,
         "" if found else "memory: this host's GPUs are not those of the split; say how large they are: --gpu-gib 80",
     )
+
+
+def _require_config(described: Description, caller: Caller) -> None:
+    """Return unless the model is a folder without a config; else DescriptionError or HostError, as the checks judge it."""
+    if not spec.is_path(described.spec.model):
+        return
+    folder = host.model_folder(
+        description.absolute(words.literal(described.spec.model), described.directory), caller.uid
+    )
+    found = [finding for finding in inputs.check((), folder, None) if finding.level == PROBLEM]
+    if found and not folder.has_config:
+        raise (DescriptionError if found[0].described else HostError)(map(str, found))
 
 
 def _fit(described: Description, config: ModelConfig | None, found: GpuReading) -> Iterable[Finding]:

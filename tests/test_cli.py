@@ -124,6 +124,61 @@ def test_a_current_folder_that_is_gone_is_one_line(command, tmp_path):
     assert done.stderr == "grpo-stack: the current folder is gone or closed to this user; change to another: cd\n"
 
 
+@pytest.mark.parametrize("target", ["file", "file/below", "/proc/x", "taken", "x" * 300])
+def test_a_folder_that_cannot_be_written_is_one_line(target, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "compose.yaml").mkdir(parents=True)
+
+    assert cli.main(["render", "--output", target]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"grpo-stack: render: {target}")
+    assert line.endswith("; name another folder: --output DIR")
+
+
+@pytest.mark.parametrize("memo", ["none/memo", "file/memo", "x" * 300 + "/memo"])
+def test_a_memo_that_cannot_be_made_is_told_before_the_server_is_asked(memo, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+
+    assert cli.main(["wait", "--once", "--url", "http://127.0.0.1:9", "--model", "m", "--memo", memo]) == 2
+    assert f"--memo: {memo} cannot be made" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gib", ["0", "-1", "nan", "inf", "1e300", "10001", "x", ""])
+def test_a_gpu_has_a_memory_that_is_one(gib, capsys):
+    assert cli.main(["plan", f"--gpu-gib={gib}"]) == 2
+    assert f"argument --gpu-gib: {gib!r} is no memory of a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "there is no folder"),
+        ({"weights": ""}, "holds no config.json"),
+        ({"config.json": "{}"}, "its config.json cannot be used"),
+    ],
+)
+def test_plan_ends_as_up_would_for_a_model_that_is_none(files, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        (tmp_path / "q").mkdir(exist_ok=True)
+        (tmp_path / "q" / name).write_text(text)
+
+    assert cli.main(["plan", "--model", "./q", "--split", "1:1", "--gpu-gib", "80"]) == 2
+
+    printed = capsys.readouterr()
+    assert "vllm serve" in printed.out
+    assert message in printed.err
+
+
+@pytest.mark.parametrize("url", ["http://é b/", "http://a b", "http://a\nb", "http://é", "http://x/é"])
+def test_a_url_that_cannot_be_sent_is_wrong_usage(url, capsys):
+    assert cli.main(["wait", "--url", url, "--model", "m", "--timeout", "1"]) == 2
+    assert "holds a blank, or other characters than those of ASCII" in capsys.readouterr().err
+
+
 CPU = ["--preset", "cpu", "--set", "source=" + str(Path(__file__).parent.parent)]
 
 

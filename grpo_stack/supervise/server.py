@@ -131,7 +131,11 @@ def _hopeless(restarts: Restarts, known_good: bool, life: Life) -> str:
 def _live(settings: Settings, argv: Sequence[str], stop: Stop) -> Life:
     """One instance, from its start until nothing of it is left."""
     if settings.memo:
-        settings.memo.unlink(missing_ok=True)
+        try:
+            settings.memo.unlink(missing_ok=True)
+        except OSError as fault:
+            reason = (fault.strerror or str(fault)).lower()
+            raise DescriptionError(f"supervise server: --memo: {settings.memo}: {reason}; name another file") from None
     instance = uuid.uuid4().hex
     evidence = Evidence.of_start(time.monotonic())
     process = child.Child(argv, {**os.environ, activity_api.INSTANCE: instance})
