@@ -5,16 +5,28 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 Scalar = str | int | float | bool
 
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a mapping"}
 
+_NUMBERS = 10**18
+"""Whole numbers stay below it, and so short enough to be shown: Python prints none of more than 4300 digits."""
+
 
 class Invalid(ValueError):  # noqa: N818  # a verdict on a value, not a fault of the program
     """What a parser of one value found wrong with it, without the key's name."""
+
+    def __init__(self, text: str, inner: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.inner = inner
+        """One line for each wrong item of the value, as it goes on after the value's key: `.max_steps: nothing found …`."""
+
+    def under(self, where: str) -> tuple[str, ...]:
+        """A line for each problem of the value that is called `where`."""
+        return tuple(f"{where}{line}" for line in self.inner) or (f"{where}: {self}",)
 
 
 def read(cls: type[Any], data: Any, path: str = "") -> tuple[dict[str, Any], list[str]]:
@@ -24,20 +36,20 @@ def read(cls: type[Any], data: Any, path: str = "") -> tuple[dict[str, Any], lis
     that is wrong is left out, so that its default lets further rules be checked.
     """
     if not isinstance(data, Mapping):
-        return {}, [f"{path or 'the description'}: {_show(data)} found where keys and values belong"]
+        return {}, [f"{path or 'the description'}: {show(data)} found where keys and values belong"]
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
-    problems = [_unknown(_join(path, str(key)), str(key), fields) for key in data if key not in fields]
+    problems = [_unknown(join(path, key), _key(key), fields) for key in data if key not in fields]
     for name, field in fields.items():
-        where = _join(path, name)
+        where = join(path, name)
         if name not in data:
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 problems.append(f"{where}: missing, and it has no default")
             continue
         hint = hints[name]
         if dataclasses.is_dataclass(hint) and isinstance(hint, type) and "parse" not in field.metadata:
-            found, inner = read(hint, data[name] or {}, where)
+            found, inner = read(hint, {} if data[name] is None else data[name], where)
             problems += inner
             values[name] = hint(**found)
             continue
@@ -45,7 +57,7 @@ def read(cls: type[Any], data: Any, path: str = "") -> tuple[dict[str, Any], lis
             parse = field.metadata.get("parse")
             values[name] = parse(data[name]) if parse else _convert(hint, data[name])
         except Invalid as fault:
-            problems.append(f"{where}: {fault}")
+            problems += fault.under(where)
     return values, problems
 
 
@@ -56,13 +68,30 @@ def _convert(hint: Any, value: Any) -> Any:
         return _convert_union(get_args(hint), value)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise Invalid(f"{_show(value)} found where a list belongs")
-        return tuple(_convert(get_args(hint)[0], item) for item in value)
+            raise Invalid(f"{show(value)} found where a list belongs")
+        return tuple(_convert_each((f"[{at}]", get_args(hint)[0], item) for at, item in enumerate(value)))
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise Invalid(f"{_show(value)} found where keys and values belong")
-        return {_convert(str, key): _convert(get_args(hint)[1], item) for key, item in value.items()}
+            raise Invalid(f"{show(value)} found where keys and values belong")
+        keys = [(f".{_key(key)}", str, key) for key in value]
+        items = [(f".{_key(key)}", get_args(hint)[1], item) for key, item in value.items()]
+        found = _convert_each([*keys, *items])
+        return dict(zip(found[: len(keys)], found[len(keys) :], strict=True))
     return _convert_scalar(hint, value)
+
+
+def _convert_each(items: Iterable[tuple[str, Any, Any]]) -> list[Any]:
+    """The values of `(place, hint, value)`; Invalid names every place that holds a wrong one."""
+    found: list[Any] = []
+    problems: list[str] = []
+    for place, hint, value in items:
+        try:
+            found.append(_convert(hint, value))
+        except Invalid as fault:
+            problems += fault.under(place)
+    if problems:
+        raise Invalid("\n".join(problems), tuple(problems))
+    return found
 
 
 def _convert_union(options: tuple[Any, ...], value: Any) -> Any:
@@ -74,24 +103,38 @@ def _convert_union(options: tuple[Any, ...], value: Any) -> Any:
     if len(choices) == 1:
         return _convert(choices[0], value)
     for choice in choices:
-        if get_origin(choice) is not None:
-            try:
-                return _convert(choice, value)
-            except Invalid:
-                continue
+        if get_origin(choice) is tuple and isinstance(value, (list, tuple)):
+            return _convert(choice, value)
     names = " or ".join(_NAMES.get(choice, "a list") for choice in choices)
-    raise Invalid(f"{_show(value)} found where {names} belongs")
+    raise Invalid(f"{show(value)} found where {names} belongs")
+
+
+def text(value: object) -> str:
+    """`value` if it is a text that a command line can carry; Invalid says what else it is."""
+    found: str = _convert_scalar(str, value)
+    return found
 
 
 def _convert_scalar(hint: type[Any], value: Any) -> Any:
+    if type(value) is int and abs(value) >= _NUMBERS:
+        raise Invalid(f"{show(value)} is too large for any setting; use a number of at most 18 digits")
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
-        hint_text = f'; put it in quotes: "{value}"' if hint is str and isinstance(value, (int, float)) else ""
-        raise Invalid(f"{_show(value)} found where {_NAMES[hint]} belongs{hint_text}")
+        advice = _in_quotes(value) if hint is str else ""
+        raise Invalid(f"{show(value)} found where {_NAMES[hint]} belongs{advice}")
     if hint is str and ("\0" in value or not _encodable(value)):
         raise Invalid("holds a NUL or half a surrogate pair, which no command line can carry")
     return value
+
+
+def _in_quotes(value: object) -> str:
+    """What to do where YAML made something else of a text that it holds without quotes."""
+    if isinstance(value, bool):
+        return "; put the word in quotes"  # which one is lost: YAML reads yes, no, on and off as well
+    if isinstance(value, (int, float)) or hasattr(value, "isoformat"):
+        return f'; put it in quotes: "{value}"'
+    return ""
 
 
 def _encodable(text: str) -> bool:
@@ -108,10 +151,19 @@ def _unknown(where: str, key: str, known: Mapping[str, Any]) -> str:
     return f"{where}: unknown key; {advice}"
 
 
-def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
+def join(path: str, key: object) -> str:
+    """The name of `key` in the section `path`, in one line whatever the key holds."""
+    return f"{path}.{_key(key)}" if path else _key(key)
 
 
-def _show(value: Any) -> str:
-    text = "nothing" if value is None else repr(value)
+def _key(key: object) -> str:
+    return key if isinstance(key, str) and key and key.isprintable() else show(key)
+
+
+def show(value: object) -> str:
+    """`value` in one line of at most 60 characters."""
+    try:
+        text = "nothing" if value is None else repr(value)
+    except ValueError:
+        text = "a number of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."

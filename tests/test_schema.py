@@ -1,4 +1,5 @@
 from dataclasses import dataclass, field
+from datetime import date
 
 import pytest
 
@@ -49,16 +50,62 @@ def test_all_problems_are_found_at_once_each_with_its_key():
         "model: missing, and it has no default",
         "on: 'yes' found where true or false belongs",
         "words: 'a' found where a list belongs",
-        "args: nothing found where text or a whole number or a number or true or false or a list belongs",
+        "args.a: nothing found where text or a whole number or a number or true or false or a list belongs",
         "inner.prot: unknown key; did you mean `port`?",
         "inner.port: '80' found where a whole number belongs",
     ]
 
 
-def test_a_number_where_text_belongs_is_shown_in_quotes():
-    _, problems = schema.read(Outer, {"model": 7})
+@pytest.mark.parametrize(("value", "shown"), [(7, "7"), (1.5, "1.5"), (date(2024, 1, 2), "2024-01-02")])
+def test_what_yaml_made_of_a_text_is_shown_in_quotes(value, shown):
+    _, problems = schema.read(Outer, {"model": value})
 
-    assert problems == ['model: 7 found where text belongs; put it in quotes: "7"']
+    assert problems == [f'model: {value!r} found where text belongs; put it in quotes: "{shown}"']
+
+
+def test_a_word_that_yaml_took_for_a_truth_is_not_named_as_python_would():
+    _, problems = schema.read(Outer, {"model": False})
+
+    assert problems == ["model: False found where text belongs; put the word in quotes"]
+
+
+def test_every_wrong_item_of_a_list_and_of_a_mapping_has_its_own_line():
+    data = {"model": "m", "words": ["a", 1, None], "args": {"a": None, "b": 1, "c": [1, {}], 4: 2}}
+
+    _, problems = schema.read(Outer, data)
+
+    scalar = "text or a whole number or a number or true or false"
+    assert problems == [
+        'words[1]: 1 found where text belongs; put it in quotes: "1"',
+        "words[2]: nothing found where text belongs",
+        'args.4: 4 found where text belongs; put it in quotes: "4"',
+        f"args.a: nothing found where {scalar} or a list belongs",
+        f"args.c[1]: {{}} found where {scalar} belongs",
+    ]
+
+
+@pytest.mark.parametrize("wrong", [[], 0, "", False, "text"])
+def test_only_nothing_stands_for_an_empty_section(wrong):
+    _, problems = schema.read(Outer, {"model": "m", "inner": wrong})
+
+    assert problems == [f"inner: {wrong!r} found where keys and values belong"]
+    assert schema.read(Outer, {"model": "m", "inner": None}) == ({"model": "m", "inner": Inner()}, [])
+
+
+@pytest.mark.parametrize("number", [10**18, -(10**18), 16**5000], ids=["large", "small", "huge"])
+def test_a_number_too_large_to_be_meant_is_refused_where_any_number_may_stand(number):
+    _, problems = schema.read(Outer, {"model": "m", "args": {"a": number}, "inner": {"port": number, "share": number}})
+
+    assert [problem.partition(": ")[0] for problem in problems] == ["args.a", "inner.port", "inner.share"]
+    assert all("is too large for any setting" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", 16**5000, None], ids=["empty", "two lines", "huge", "nothing"])
+def test_a_key_that_is_no_plain_text_is_named_in_one_line(key):
+    _, problems = schema.read(Outer, {"model": "m", key: 1, "inner": {key: 1}, "args": {key: None}})
+
+    assert len(problems) >= 3
+    assert all(line.isprintable() and not line.startswith(":") and ".:" not in line for line in problems)
 
 
 def test_true_is_no_number_and_a_number_is_no_truth():
