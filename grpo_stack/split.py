@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from grpo_stack.schema import Invalid
+from grpo_stack.schema import Invalid, show
 
 SEPARATE, SHARED, COLOCATE = "separate", "shared", "colocate"
 
 EXAMPLE = "write SERVER:TRAINER, as in 4:4 (counts) or 0-3:4-7 (GPU ids), or shared, or colocate"
+
+GPUS = 1024
+"""More than any host has. Ids and counts stay below it, so that a slip of the keyboard makes no list of millions."""
 
 _RANGE = re.compile(r"(\d+)-(\d+)")
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -51,16 +54,16 @@ def parse(value: object) -> Split:
     """
     if not isinstance(value, str):
         # YAML 1.1 reads an unquoted 4:4 as the base-60 number 244.
-        raise Invalid(f"{value!r} is no split; {EXAMPLE}, in quotes")
-    text = value.replace(" ", "")
+        raise Invalid(f"{show(value)} is no split; {EXAMPLE}, in quotes")
+    text = re.sub(r" *([:,]) *", r"\1", value.strip(" "))
     mode, _, rest = text.partition(":")
     if mode in (SHARED, COLOCATE):
         return _one_side(mode, _ids(rest) if rest else ("0",))
     sides = text.split(":")
     if len(sides) != 2 or not all(sides):
-        raise Invalid(f"{value!r} does not name two sides; {EXAMPLE}")
+        raise Invalid(f"{show(value)} does not name two sides; {EXAMPLE}")
     if all(side.isdecimal() for side in sides):
-        return by_count(*(int(side) for side in sides))
+        return by_count(*(_number(side) for side in sides))
     server, trainer = (_ids(side) for side in sides)
     for gpu in server:
         if gpu in trainer:
@@ -88,22 +91,29 @@ def _ids(side: str) -> tuple[str, ...]:
     ids: list[str] = []
     for item in side.split(","):
         if match := _RANGE.fullmatch(item):
-            first, last = int(match[1]), int(match[2])
+            first, last = _number(match[1]), _number(match[2])
             if last < first:
                 raise Invalid(f"range {item} runs backwards; write {last}-{first}")
             ids += (str(gpu) for gpu in range(first, last + 1))
         elif item.isdecimal():
-            ids.append(str(int(item)))
+            ids.append(str(_number(item)))
         elif _UUID.fullmatch(item):
-            ids.append(item)
+            ids.append(f"GPU-{item[4:].lower()}")  # as the driver writes it, so that two spellings are one GPU
         elif item.startswith("MIG-"):
-            raise Invalid(f"{item} is a MIG slice, which NCCL cannot use for a weight push; name whole GPUs")
+            raise Invalid(f"{show(item)} is a MIG slice, which NCCL cannot use for a weight push; name whole GPUs")
         else:
-            raise Invalid(f"{item!r} is no GPU id; write ids, ranges and UUIDs, as in 0,2-3:4-7")
+            raise Invalid(f"{show(item)} is no GPU id; write ids, ranges and UUIDs, as in 0,2-3:4-7")
     for gpu in ids:
         if ids.count(gpu) > 1:
             raise Invalid(f"GPU {gpu} is named twice on one side; name each once")
     return tuple(ids)
+
+
+def _number(digits: str) -> int:
+    digits = digits.lstrip("0") or "0"
+    if len(digits) > len(str(GPUS)) or int(digits) >= GPUS:
+        raise Invalid(f"{digits[:20]}{'…' * (len(digits) > 20)} is beyond the GPUs of any host; stay below {GPUS}")
+    return int(digits)
 
 
 def _show(ids: tuple[str, ...]) -> str:
