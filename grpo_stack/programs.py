@@ -113,7 +113,8 @@ def run_folder(spec: StackSpec) -> Word:
 def model(spec: StackSpec) -> Word:
     """The model's name inside the containers: its Hub id, or where its folder is mounted."""
     if is_path(spec.model):
-        return "/models/" + posixpath.basename(posixpath.normpath(words.literal(spec.model)))
+        name = posixpath.basename(posixpath.normpath(words.literal(spec.model)))
+        return f"/models/{name if name.strip('.') else 'model'}"  # `..` has no name of its own
     return spec.model
 
 

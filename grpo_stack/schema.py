@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 Scalar = str | int | float | bool
@@ -67,26 +68,31 @@ def _convert(hint: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _convert_union(get_args(hint), value)
     if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise Invalid(f"{show(value)} found where a list belongs")
-        return tuple(_convert_each((f"[{at}]", get_args(hint)[0], item) for at, item in enumerate(value)))
+        return items(functools.partial(_convert, get_args(hint)[0]), value)
     if origin is dict:
         if not isinstance(value, Mapping):
             raise Invalid(f"{show(value)} found where keys and values belong")
-        keys = [(f".{_key(key)}", str, key) for key in value]
-        items = [(f".{_key(key)}", get_args(hint)[1], item) for key, item in value.items()]
-        found = _convert_each([*keys, *items])
+        convert = functools.partial(_convert, get_args(hint)[1])
+        keys = [(f".{_key(key)}", text, key) for key in value]
+        found = _each([*keys, *((f".{_key(key)}", convert, item) for key, item in value.items())])
         return dict(zip(found[: len(keys)], found[len(keys) :], strict=True))
     return _convert_scalar(hint, value)
 
 
-def _convert_each(items: Iterable[tuple[str, Any, Any]]) -> list[Any]:
-    """The values of `(place, hint, value)`; Invalid names every place that holds a wrong one."""
+def items(parse: Callable[[Any], Any], value: object) -> tuple[Any, ...]:
+    """Every item of the list `value` through `parse`; Invalid names each one that is wrong."""
+    if not isinstance(value, (list, tuple)):
+        raise Invalid(f"{show(value)} found where a list belongs")
+    return tuple(_each((f"[{at}]", parse, item) for at, item in enumerate(value)))
+
+
+def _each(places: Iterable[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
+    """The values of `(place, parser, value)`; Invalid names every place that holds a wrong one."""
     found: list[Any] = []
     problems: list[str] = []
-    for place, hint, value in items:
+    for place, parse, value in places:
         try:
-            found.append(_convert(hint, value))
+            found.append(parse(value))
         except Invalid as fault:
             problems += fault.under(place)
     if problems:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_stack import parallelism, pins, schema, split, words
+from grpo_stack import parallelism, pins, schema, server_options, split, words
 from grpo_stack.errors import DescriptionError
 from grpo_stack.schema import Scalar
 from grpo_stack.split import Split
@@ -24,22 +24,76 @@ PARALLELISMS = ("ddp", "fsdp2", "zero2", "zero3")
 
 MISMATCH = ("warn", "stop", "off")
 
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+"""What both vLLM's `--dtype` and TRL's take (ModelConfig of TRL 1.16)."""
+
 BRIDGE, NVLINK = "bridge", "nvlink"
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
+_HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
+"""As the Hub allows them (huggingface_hub, validate_repo_id), with or without an organisation."""
 
-def _text_or_variable(value: object) -> Word:
-    if not isinstance(value, str) or not value.strip():
-        raise schema.Invalid(f"{value!r} found where text belongs")
-    return words.parse(value)
+
+def _model(value: object) -> Word:
+    word = words.parse(_filled(value))
+    if not is_path(word) and not _HUB_ID.fullmatch(words.literal(word)):
+        raise schema.Invalid(
+            f"{schema.show(value)} is neither a folder, as in ./my-model, nor a Hub id, as in organisation/name"
+        )
+    return word
 
 
 def _run_name(value: object) -> Word:
-    word = _text_or_variable(value)
+    word = words.parse(_filled(value))
     if not _RUN.fullmatch(words.literal(word)):
-        raise schema.Invalid(f"{value!r} is no folder name; use letters, digits, `.`, `_` and `-`, at most 100")
+        raise schema.Invalid(
+            f"{schema.show(value)} is no folder name; use letters, digits, `.`, `_` and `-`, at most 100"
+        )
     return word
+
+
+def _filled(value: object) -> str:
+    text = schema.text(value)
+    if not text.strip():
+        raise schema.Invalid(f"{text!r} found where text belongs; give it some, or leave the key out")
+    return text
+
+
+def _filled_or_nothing(value: object) -> str | None:
+    return None if value is None else _filled(value)
+
+
+def _path(value: object) -> str:
+    text = _filled(value)
+    if text.startswith("~"):
+        raise schema.Invalid(f"{schema.show(text)} starts with the home of nobody here; write the path out")
+    return text
+
+
+def _mismatch(value: object) -> str:
+    # YAML reads the word `off` as false.
+    return "off" if value is False else schema.text(value)
+
+
+def _reward_names(value: object) -> tuple[str, ...]:
+    return schema.items(_reward_name, value)
+
+
+def _reward_name(value: object) -> str:
+    name = _path(value)
+    file = name.rpartition(":")[0] if is_reward_file(name) else ""
+    if file:
+        module = posixpath.basename(file).removesuffix(".py")
+        if not module or module.startswith("-") or "." in module:
+            raise schema.Invalid(f"{schema.show(file)} cannot be imported; rename the file to a plain word and .py")
+    elif name.endswith((".py", ".py:")):
+        raise schema.Invalid(f"{schema.show(name)} names a file without a function; write {name.rstrip(':')}:FUNCTION")
+    elif not all(part.isidentifier() for part in re.split(r"[.:]", name)) or name.count(":") > 1:
+        raise schema.Invalid(
+            f"{schema.show(name)} is no reward; write a name of trl.rewards, package.module:function or file.py:function"
+        )
+    return name
 
 
 def _checked(parse: Any, default: Any) -> Any:
@@ -48,18 +102,18 @@ def _checked(parse: Any, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Data:
-    dataset: str = "trl-lib/DeepMath-103K"
+    dataset: str = _checked(_path, "trl-lib/DeepMath-103K")
     """Hub id, a local .jsonl, .json or .parquet file, or the built-in `two-digit-sums`."""
-    config: str | None = None
+    config: str | None = _checked(_filled_or_nothing, None)
     """Configuration of a Hub dataset that has several."""
-    split: str = "train"
+    split: str = _checked(_filled, "train")
     """Split of the dataset to train on."""
-    revision: str | None = None
+    revision: str | None = _checked(_filled_or_nothing, None)
     """Commit, tag or branch of the Hub dataset."""
     max_prompt_length: int = 512
     """Longest prompt in tokens, chat template included. The server makes room for it and a completion; TRL 1.16 cuts no
     prompt, and the server refuses a longer one."""
-    rewards: tuple[str, ...] = ("accuracy_reward",)
+    rewards: tuple[str, ...] = _checked(_reward_names, ("accuracy_reward",))
     """Names in `trl.rewards`, `package.module:function`, or `file.py:function` of this host; several are summed, with
     the weights of `trainer.args.reward_weights`."""
 
@@ -108,7 +162,7 @@ class Recovery:
     """How long a weight update may stay open; a tenfold of the longest one seen, if that is more."""
     phase_floor_s: int = 300
     """The least time that the trainer gives each phase of a step; what it has seen of a phase makes it more."""
-    mismatch: str = "warn"
+    mismatch: str = _checked(_mismatch, "warn")
     """What happens once the server samples from other weights than the trainer has: `warn`, `stop` or `off`."""
     mismatch_limit: float | None = None
     """Largest healthy mean of `sampling_logp_difference`; default: 0.1 in 16 bits, 0.001 in float32."""
@@ -116,9 +170,9 @@ class Recovery:
 
 @dataclass(frozen=True)
 class StackSpec:
-    model: Word = _checked(_text_or_variable, Variable("MODEL", "Qwen/Qwen2.5-7B"))
+    model: Word = _checked(_model, Variable("MODEL", "Qwen/Qwen2.5-7B"))
     """Hub id or local folder; `${NAME:-default}` leaves the choice to the environment of `docker compose up`."""
-    revision: str | None = None
+    revision: str | None = _checked(_filled_or_nothing, None)
     """Commit, tag or branch of the Hub model."""
     run: Word = _checked(_run_name, Variable("RUN", "run"))
     """Name of the folder in `outputs`."""
@@ -132,9 +186,9 @@ class StackSpec:
     for which both containers see all GPUs of the split, the host's shared memory and one /tmp."""
     pins: str = pins.DEFAULT
     """Locked set of package versions; `grpo-stack pins` lists them."""
-    outputs: str = "./outputs"
+    outputs: str = _checked(_path, "./outputs")
     """Folder on this host, relative to this file."""
-    source: str = "."
+    source: str = _checked(_path, ".")
     """The checkout that images are built from, relative to this file."""
     data: Data = Data()
     server: Server = Server()
@@ -170,40 +224,13 @@ OWNED = {
 }
 """Training arguments that the stack sets itself, and the key that governs each (None: nothing does)."""
 
-OWNED_BY_SERVER = {
-    "--weight-transfer-config": None,
-    "--logprobs-mode": None,
-    "--max-logprobs": None,
-    "--api-server-count": None,
-    "--host": None,
-    "--port": "server.port",
-    "--tensor-parallel-size": "split",
-    "-tp": "split",
-    "--pipeline-parallel-size": "split",
-    "-pp": "split",
-    "--served-model-name": None,
-    "--model": "model",
-    "--revision": "revision",
-    "--dtype": "server.dtype",
-    "--max-model-len": "server.max_model_len",
-    "--gpu-memory-utilization": "server.gpu_memory_utilization",
-}
-"""`vllm serve` options that the stack sets itself, and the key that governs each."""
-
-COPIES = ("--data-parallel-size", "-dp")
-NO_COPIES = (
-    "the stack starts one copy of the model: those of a dense one do not know of each other, so that one which failed to "
-    "take new weights would go on with old ones, unseen; use the key `split`, and for a mixture of experts "
-    "--enable-expert-parallel where its experts' size does not divide"
-)
-
 
 def read(data: object, overrides: Mapping[str, Any] | None = None, where: str = "stack.yaml") -> StackSpec:
     """The spec that `data` (the mapping in stack.yaml, or nothing) and `overrides` (`data.dataset` → value) describe.
 
     DescriptionError holds every problem found, each with its key.
     """
-    values, problems = schema.read(StackSpec, merge(data or {}, overrides or {}))
+    values, problems = schema.read(StackSpec, merge(data, overrides or {}))
     spec = StackSpec(**values)
     problems += _rules(spec)
     if problems:
@@ -213,12 +240,14 @@ def read(data: object, overrides: Mapping[str, Any] | None = None, where: str = 
 
 def merge(data: Any, overrides: Mapping[str, Any]) -> Any:
     """`data` with the values of `overrides` (`trainer.args.max_steps` → value) at their keys; the inputs stay as they are."""
+    if data is None:
+        data = {}
     if not isinstance(data, Mapping):
         return data
     merged = dict(data)
     for path, value in overrides.items():
         key, _, rest = path.partition(".")
-        merged[key] = merge(merged.get(key) or {}, {rest: value}) if rest else value
+        merged[key] = merge(merged.get(key), {rest: value}) if rest else value
     return merged
 
 
@@ -239,8 +268,8 @@ def model_length(spec: StackSpec) -> int:
 
 
 def is_path(model: Word) -> bool:
-    """Whether a model names a local folder and not a Hub id: it starts with `/`, `./` or `../`."""
-    return isinstance(model, str) and model.startswith(("/", "./", "../"))
+    """Whether a model names a local folder and not a Hub id: it starts with `/`, `./` or `../`, or is `.` or `..`."""
+    return isinstance(model, str) and (model in (".", "..") or model.startswith(("/", "./", "../")))
 
 
 def is_file(dataset: str) -> bool:
@@ -320,12 +349,9 @@ def _server_rules(server: Server) -> list[str]:
         problems.append(f"server.gpu_memory_utilization: {share} is no share of the memory; use more than 0, at most 1")
     if server.boot_timeout_s <= 0:
         problems.append(f"server.boot_timeout_s: {server.boot_timeout_s} leaves no time to load; use seconds above 0")
-    for word in server.extra_args:
-        option = word.split("=")[0].replace("_", "-")
-        if option in COPIES:
-            problems.append(f"server.extra_args: {option}: {NO_COPIES}")
-        if option in OWNED_BY_SERVER:
-            problems.append(f"server.extra_args: {option} is set by the stack; {_governed(OWNED_BY_SERVER[option])}")
+    if server.dtype not in (None, *DTYPES):
+        problems.append(f"server.dtype: {server.dtype!r} is not known; use one of {', '.join(DTYPES)}")
+    problems += [f"server.extra_args{line}" for line in server_options.problems(server.extra_args)]
     return problems
 
 
@@ -352,13 +378,11 @@ def _trainer_rules(trainer: Trainer) -> list[str]:
         known = ", ".join(PARALLELISMS)
         problems.append(f"trainer.parallelism: {trainer.parallelism!r} is not known; use one of {known}")
     for key in trainer.args:
-        name = key.replace("-", "_")
+        name, where = key.replace("-", "_"), schema.join("trainer.args", key)
         if name in OWNED:
-            problems.append(f"trainer.args.{key}: is set by the stack; {_governed(OWNED[name])}")
+            problems.append(f"{where}: is set by the stack; {server_options.governed(OWNED[name])}")
         elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key):
-            problems.append(
-                f"trainer.args.{key}: is no option name; write it as GRPOConfig does, without dashes in front"
-            )
+            problems.append(f"{where}: is no option name; write it as GRPOConfig does, without dashes in front")
     return problems
 
 
@@ -374,7 +398,3 @@ def _recovery_rules(recovery: Recovery) -> list[str]:
     if recovery.mismatch_limit is not None and not recovery.mismatch_limit > 0:
         problems.append(f"recovery.mismatch_limit: {recovery.mismatch_limit} is no limit; use a number above 0")
     return problems
-
-
-def _governed(key: str | None) -> str:
-    return f"use the key `{key}`" if key else "server mode does not work with another value"

@@ -11,9 +11,13 @@ from grpo_stack import spec
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=20)
 """Anything that a command line can carry."""
 
+WORD = TEXT.filter(str.strip)
+
 PATHS = st.text("ab é$'\"{}#:-", min_size=1, max_size=8).map(lambda text: f"./x{text}x")
 
 UUIDS = [f"GPU-0000000{digit}-1111-2222-3333-444444444444" for digit in range(8)]
+
+HUB_IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}(/[A-Za-z0-9][A-Za-z0-9_-]{0,20})?", fullmatch=True)
 
 GPUS = st.permutations([*map(str, range(8)), *UUIDS])
 
@@ -42,10 +46,9 @@ def descriptions(draw: st.DrawFn) -> dict[str, Any]:
     """The data of a stack.yaml, every key of it present or not."""
     accelerator = draw(st.sampled_from(["cuda", "cuda", "cuda", "cpu"]))
     prompt, completion = draw(st.tuples(st.integers(1, 4096), st.integers(1, 4096)))
-    word = TEXT.filter(str.strip)
     optional: dict[str, st.SearchStrategy[Any]] = {
-        "model": st.one_of(word, PATHS, st.just("${MODEL:-org/name}")),
-        "revision": TEXT,
+        "model": st.one_of(HUB_IDS, PATHS, st.just("${MODEL:-org/name}")),
+        "revision": WORD,
         "run": st.sampled_from(["first", "${RUN:-run}"]),
         "pins": st.sampled_from(["trl-1.16", "trl-1.13"]),
         "outputs": PATHS,
@@ -65,11 +68,14 @@ def descriptions(draw: st.DrawFn) -> dict[str, Any]:
 _DATA = st.fixed_dictionaries(
     {},
     optional={
-        "dataset": st.one_of(TEXT, PATHS.map(lambda path: f"{path}.jsonl")),
-        "config": TEXT,
-        "split": TEXT,
-        "revision": TEXT,
-        "rewards": st.lists(st.one_of(st.sampled_from(["a.b:c", "./mine.py:f", "./mine.py:g", "x/own.py:f"]), TEXT), min_size=1),
+        "dataset": st.one_of(WORD.filter(lambda text: text[0] != "~"), PATHS.map(lambda path: f"{path}.jsonl")),
+        "config": WORD,
+        "split": WORD,
+        "revision": WORD,
+        "rewards": st.lists(
+            st.sampled_from(["accuracy_reward", "a.b:c", "./mine.py:f", "./mine.py:g", "x/own.py:f", "./é $'\"{}#/last.py:f"]),
+            min_size=1,
+        ),
     },
 )  # fmt: skip
 

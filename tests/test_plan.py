@@ -264,3 +264,11 @@ def test_over_nvlink_each_side_sees_all_gpus_with_its_own_in_front_and_both_are_
 def test_nvlink_is_refused_where_there_are_not_two_sides_with_gpus_named_alike(data):
     with pytest.raises(DescriptionError, match="weight_path: nvlink"):
         derive({**data, "weight_path": "nvlink"})
+
+
+@pytest.mark.parametrize("model", [".", "..", "../..", "/"])
+def test_a_model_folder_without_a_name_of_its_own_gets_one_in_the_containers(model):
+    planned = derive({"model": model})
+
+    assert plan.Mount(model, "/models/model") in planned.server.mounts
+    assert argv(planned.server)[2] == "/models/model"

@@ -151,15 +151,15 @@ def test_model_and_run_can_be_chosen_by_the_environment_of_the_committed_file():
 def test_the_header_shows_lines_that_a_shell_reads_back_as_the_same_words():
     import shlex
 
-    planned = plan.derive(spec.read({"model": "a b/it's $x", "trainer": {"args": {"run_name": "ü"}}}))
+    planned = plan.derive(spec.read({"model": "./a b/it's $x", "trainer": {"args": {"run_name": "ü"}}}))
     for role in (planned.server, planned.trainer):
         assert shlex.split(compose.shell_line(role.argv)) == [words.literal(word) for word in role.argv]
 
 
 def test_the_header_stays_a_comment_whatever_the_description_holds():
-    text = compose.render(plan.derive(spec.read({"model": "a\nb: c\r\u2028d"})), "test")["compose.yaml"]
+    text = compose.render(plan.derive(spec.read({"model": "./a\nb: c\r\u2028d"})), "test")["compose.yaml"]
 
-    assert read_yaml(text)["services"]["vllm-server"]["command"][2] == "a\nb: c\r\u2028d"
+    assert read_yaml(text)["services"]["vllm-server"]["command"][2] == "/models/a\nb: c\r\u2028d"
 
 
 @settings(max_examples=30, deadline=None)

@@ -65,17 +65,10 @@ def test_every_problem_is_reported_at_once_with_file_and_key():
             "use 61216",
         ),
         ({"server": {"gpu_memory_utilization": 90}}, "server.gpu_memory_utilization: 90.0 is no share of the memory"),
+        ({"server": {"dtype": "foo"}}, "server.dtype: 'foo' is not known; use one of auto, bfloat16, float16, float32"),
         ({"server": {"boot_timeout_s": 0}}, "server.boot_timeout_s: 0 leaves no time to load"),
         ({"server": {"max_model_len": 0}}, "server.max_model_len: 0 tokens hold nothing"),
-        (
-            {"server": {"extra_args": ["--max_logprobs=5"]}},
-            "server.extra_args: --max-logprobs is set by the stack; server mode does not work with another value",
-        ),
         ({"server": {"extra_args": ["-tp", "8"]}}, "server.extra_args: -tp is set by the stack; use the key `split`"),
-        (
-            {"server": {"extra_args": ["--data-parallel-size=2"]}},
-            "server.extra_args: --data-parallel-size: the stack starts one copy of the model: those of a dense one",
-        ),
         (
             {"trainer": {"args": {"vllm-mode": "colocate"}}},
             "trainer.args.vllm-mode: is set by the stack; server mode does not work with another value",
@@ -106,5 +99,126 @@ def test_a_rule_that_the_description_breaks_is_named(data, message):
 
 def test_only_a_whole_value_with_a_default_is_a_variable():
     assert spec.read({"model": "${WHICH:-a/b}"}).model == Variable("WHICH", "a/b")
-    assert spec.read({"model": "x${WHICH:-a/b}"}).model == "x${WHICH:-a/b}"
-    assert spec.read({"model": "$WHICH"}).model == "$WHICH"
+    assert spec.read({"model": "./x${WHICH:-a/b}"}).model == "./x${WHICH:-a/b}"
+    assert spec.read({"model": "./$WHICH"}).model == "./$WHICH"
+
+
+@pytest.mark.parametrize("accelerator", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    "model",
+    ["https://huggingface.co/a/b", "a/b/c", "~/x", "a b", "a\nb", "-x", ".hidden", "a/..", "x" * 97, "${M:-./m}", "$M"],
+)
+def test_a_model_is_a_folder_or_has_the_form_of_a_hub_id_whatever_it_runs_on(model, accelerator):
+    (found,) = problems_of({"model": model, "accelerator": accelerator})
+
+    assert found.startswith("stack.yaml: model: ")
+    assert found.endswith("is neither a folder, as in ./my-model, nor a Hub id, as in organisation/name")
+    assert found.isprintable()
+
+
+@pytest.mark.parametrize("model", [".", "..", "./", "../x", "./.hidden", "/a b", "gpt2", "org/na_me-1.5"])
+def test_folders_and_hub_ids_are_models(model):
+    assert spec.read({"model": model}).model == model
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("model", "run", "revision", "outputs", "source"),
+        *("data.dataset", "data.config", "data.split", "data.revision"),
+    ],
+)
+def test_a_text_that_says_nothing_is_refused(key, empty):
+    (found,) = problems_of(None, {key: empty})
+
+    assert found == f"stack.yaml: {key}: {empty!r} found where text belongs; give it some, or leave the key out"
+
+
+@pytest.mark.parametrize("text", ["./a\0b", "./a\ud800"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("model", "run", "revision", "outputs", "source", "pins", "accelerator"),
+        *("data.dataset", "data.config", "data.split", "data.revision", "server.dtype", "recovery.mismatch"),
+        *("trainer.args.run_name", "trainer.parallelism", "weight_path"),
+    ],
+)
+def test_a_text_that_no_command_line_can_carry_is_refused_at_any_key(key, text):
+    assert problems_of(None, {key: text}) == [
+        f"stack.yaml: {key}: holds a NUL or half a surrogate pair, which no command line can carry"
+    ]
+
+
+@pytest.mark.parametrize("key", ["model", "run", "outputs", "source", "data.dataset", "data.split"])
+def test_a_text_that_yaml_takes_for_a_number_is_shown_in_quotes(key):
+    assert problems_of(None, {key: 5}) == [f'stack.yaml: {key}: 5 found where text belongs; put it in quotes: "5"']
+
+
+@pytest.mark.parametrize("key", ["outputs", "source", "data.dataset"])
+def test_a_home_that_nobody_has_is_no_path(key):
+    (found,) = problems_of(None, {key: "~nobody-of-that-name/x"})
+
+    assert "starts with the home of nobody here" in found
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("rew.py", "'rew.py' names a file without a function; write rew.py:FUNCTION"),
+        ("./rew.py:", "'./rew.py:' names a file without a function; write ./rew.py:FUNCTION"),
+        ("", "'' found where text belongs"),
+        ("a b", "'a b' is no reward; write a name of trl.rewards"),
+        ("-x", "'-x' is no reward"),
+        ("a:b:c", "'a:b:c' is no reward"),
+        ("a..b", "'a..b' is no reward"),
+        ("a:", "'a:' is no reward"),
+        ("./x.txt:f", "'./x.txt:f' is no reward"),
+        ("a\nb.py:f", "'a\\nb.py:f' is no reward"),
+        ("./-x.py:f", "'./-x.py' cannot be imported"),
+        ("./.py:f", "'./.py' cannot be imported"),
+        ("./a.b.py:f", "'./a.b.py' cannot be imported"),
+        (5, "5 found where text belongs"),
+    ],
+)
+def test_a_reward_that_can_name_no_function_is_refused_from_its_text(reward, message):
+    found = problems_of({"data": {"rewards": ["accuracy_reward", reward, reward]}})
+
+    assert [line[: line.index("]") + 1] for line in found] == [f"stack.yaml: data.rewards[{at}]" for at in (1, 2)]
+    assert all(f"]: {message}" in line for line in found)
+
+
+@pytest.mark.parametrize("reward", ["accuracy_reward", "a.b:c", "a.b.c", "a:B.c", "x.py:f", "../a b/x_1.py:f", "é:f"])
+def test_names_import_paths_and_files_with_a_function_are_rewards(reward):
+    assert spec.read({"data": {"rewards": [reward]}}).data.rewards == (reward,)
+
+
+def test_off_without_quotes_is_the_word_where_it_is_one_of_the_choices():
+    assert spec.read({"recovery": {"mismatch": False}}).recovery.mismatch == "off"
+    assert problems_of({"recovery": {"mismatch": True}}) == [
+        "stack.yaml: recovery.mismatch: True found where text belongs; put the word in quotes"
+    ]
+
+
+@pytest.mark.parametrize("data", [[], False, 0, ""])
+def test_only_an_empty_file_describes_nothing(data):
+    assert problems_of(data) == [
+        f"stack.yaml: the description: {data!r} found where keys and values belong",
+    ]
+    assert problems_of(data, {"model": "a/b"}) == problems_of(data)
+    assert problems_of({"server": data}, {"server.port": 8000}) == [
+        f"stack.yaml: server: {data!r} found where keys and values belong"
+    ]
+    assert spec.read({"server": None}, {"server.port": 8001}).server.port == 8001
+
+
+def test_every_wrong_training_argument_is_named_with_its_key():
+    found = problems_of({"trainer": {"args": {"max_steps": None, "beta": {}, "a\nb": 1, "lr": 1}}})
+
+    assert [line.rpartition(" found ")[0] for line in found] == [
+        "stack.yaml: trainer.args.max_steps: nothing",
+        "stack.yaml: trainer.args.beta: {}",
+    ]
+    assert problems_of({"trainer": {"args": {"a\nb": 1}}}) == [
+        "stack.yaml: trainer.args.'a\\nb': is no option name; write it as GRPOConfig does, without dashes in front"
+    ]
