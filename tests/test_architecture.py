@@ -40,6 +40,7 @@ TABLE = {
     "pins": Row("errors", pure=True),
     "presets": Row("errors", pure=True),
     "schema": Row(pure=True),
+    "document": Row("schema", pure=True),
     "split": Row("schema", pure=True),
     "server_options": Row(pure=True),
     "spec": Row("errors parallelism pins schema server_options split words", pure=True),
@@ -109,7 +110,7 @@ TABLE = {
     "supervise.gate": Row("errors readiness supervise"),
     "supervise.attempt": Row("heartbeat readiness supervise"),
     "supervise.trainer": Row("errors http_call readiness stopping supervise"),
-    "description": Row("errors presets render spec"),
+    "description": Row("document errors presets render schema spec"),
     "bundle": Row("description plan render"),
     "start": Row(
         "bundle description devices engine errors facts findings lifecycle plan presets render topology words"

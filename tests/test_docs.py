@@ -52,7 +52,7 @@ def page() -> str:
         "# The description",
         "",
         "Every key of `stack.yaml`; all of them are optional, and unknown ones are refused. Paths are relative to the file. On the",
-        "command line, `--set KEY=VALUE` sets any of them.",
+        "command line, `--set KEY=VALUE` sets any of them. A `~` in front of a path is the home folder of whoever runs it.",
         "",
         "| Key | Default | |",
         "| --- | --- | --- |",
