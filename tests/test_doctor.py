@@ -7,7 +7,7 @@ import pytest
 
 from grpo_stack import description, doctor, plan
 from grpo_stack.doctor import Asked, Caller, Machine
-from grpo_stack.errors import HostError
+from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import Engine, GpuReading
 from tests.fakes import hub
 from tests.test_preflight import ENGINE, gpus
@@ -80,11 +80,9 @@ def test_an_unreachable_hub_is_a_warning_that_names_what_stays_unchecked_and_cos
     assert time.monotonic() - before < 2 * doctor.HUB_TIMEOUT_S
 
 
-def test_a_model_that_is_none_is_the_descriptions_fault(check):
-    (finding,) = (entry for entry in check(Machine(gpus(8)), model="a/b/c") if entry.check == "model")
-
-    assert (finding.level, finding.described) == ("problem", True)
-    assert "neither a folder nor an id" in finding.found
+def test_a_model_that_is_none_is_refused_before_any_check(check):
+    with pytest.raises(DescriptionError, match="is neither a folder, as in"):
+        check(Machine(gpus(8)), model="a/b/c")
 
 
 def test_the_hosts_cache_is_read_without_asking_the_hub(check, tmp_path):
@@ -200,13 +198,13 @@ def test_offline_a_model_of_this_host_needs_no_cache_volume(check, tmp_path):
 
 
 def test_the_empty_device_stands_for_no_token(check):
-    ((level, found),) = about("token", check(Machine(gpus(8)), {**CLOSED, "HF_TOKEN_PATH": "/dev/null"}, model="a/b/c"))
+    ((level, found),) = about("token", check(Machine(gpus(8)), {**CLOSED, "HF_TOKEN_PATH": "/dev/null"}, model="./m"))
 
     assert (level, found[:4]) == ("ok", "none")
 
 
 def test_the_cpu_stack_does_not_ask_about_its_model(check):
-    assert about("model", check(Machine(GpuReading(())), preset="cpu", model="a/b/c")) == []
+    assert about("model", check(Machine(GpuReading(())), preset="cpu", model="a/b")) == []
 
 
 def test_a_folder_without_config_is_said_once(check, tmp_path):
