@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 import socket
 import subprocess
@@ -359,12 +360,12 @@ def test_a_server_that_fails_is_started_again_as_another_instance_however_it_fai
     supervisor.process.send_signal(signal.SIGTERM)
 
     assert supervisor.ends() == 0
-    assert [line.partition(";")[0] for line in seen[:3]] == [
+    assert [re.sub(r"for \d+ s", "for N s", line.partition(";")[0]) for line in seen[:3]] == [
         "grpo-stack: vLLM ended by itself (exit code 0)",
-        "grpo-stack: vLLM has generated nothing for 1 s, with 1 in flight",
+        "grpo-stack: vLLM has generated nothing for N s, with 1 in flight",
         "grpo-stack: vLLM is in a weight update that nobody will finish",
     ]
-    assert seen[3].startswith("grpo-stack: vLLM has not answered for 1 s (no whole answer within 0.5 s);")
+    assert re.match(r"grpo-stack: vLLM has not answered for \d+ s \(no whole answer within 0.5 s\);", seen[3])
     assert [line.rpartition("(")[2] for line in seen] == [f"restart {n} of 5)" for n in (1, 1, 1, 2)]
     assert len({instance for _, instance, _ in supervisor.starts}) == 5
     assert {memo for _, _, memo in supervisor.starts} == {"False"}
