@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,7 @@ HEAVY = (
 )
 
 
+@cache
 def modules() -> dict[str, Path]:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
@@ -209,11 +211,17 @@ def written() -> list[str]:
     return [name for name in TABLE if name in modules()]
 
 
+@cache
 def tree(name: str) -> ast.Module:
     return ast.parse(modules()[name].read_text(encoding="utf-8"))
 
 
-def imports(name: str) -> Iterator[str]:
+@cache
+def imports(name: str) -> tuple[str, ...]:
+    return tuple(_imports(name))
+
+
+def _imports(name: str) -> Iterator[str]:
     """Dotted names of all that a module imports, at its top or inside functions; a package's members one by one."""
     for node in ast.walk(tree(name)):
         if isinstance(node, ast.Import):
