@@ -123,6 +123,8 @@ bench-gpu: ## measure on this host's first GPU: PYTHON=one that holds vLLM and T
 	@$(PYTHON) bench/gpu_figures.py "$$BENCH/models" "$$BENCH/runs" docs/gpu half
 	@$(PYTHON) bench/gpu_figures.py "$$BENCH/models" "$$BENCH/runs" docs/gpu seven
 	@$(PYTHON) bench/push_sweep.py "$$BENCH/models/seven" "$$BENCH/runs" docs/gpu
+	@$(PYTHON) bench/gpu_costs.py "$$BENCH/models" "$$BENCH/runs" docs/gpu
+	@$(PYTHON) bench/gpu_refusals.py "$$BENCH/models" docs/gpu
 	@$(PYTHON) bench/gpu_page.py
 
 .PHONY: clean distclean

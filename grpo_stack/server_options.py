@@ -37,6 +37,9 @@ _ENDS = "vLLM would print and end; run it by hand: vllm serve --help"
 UNFIT = {
     **dict.fromkeys(("--data-parallel-size", "-dp"), _COPIES),
     **dict.fromkeys(
+        ("--prefill-context-parallel-size", "-pcp"), "it takes more GPUs than the split gives the server; leave it out"
+    ),
+    **dict.fromkeys(
         ("--uds", "--root-path", "--api-key", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs"),
         _ADDRESS,
     ),

@@ -21,6 +21,7 @@ def test_an_option_that_the_stack_sets_itself_is_refused_in_each_of_its_spelling
         ("--data-parallel-size=2", "the stack starts one copy of the model: those of a dense one"),
         *((f"--{name}", "by plain HTTP") for name in ("uds", "ssl-keyfile", "ssl_certfile", "root-path", "api-key=x")),
         *((f"--{name}", "is all of one host") for name in ("headless", "nnodes", "data-parallel-size-local=1")),
+        ("-pcp", "more GPUs than the split"),
         ("--config", "what the description sets"),
         ("--help", "print and end"),
         ("-h", "print and end"),
