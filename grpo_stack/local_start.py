@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import grpo_stack
-from grpo_stack import description, processes, run_state, spec, words
+from grpo_stack import description, processes, run_folder, run_state, spec, words
 from grpo_stack.demo import SUMS
 from grpo_stack.description import Description
 from grpo_stack.local_run import Run
@@ -27,10 +27,9 @@ def write(described: Description, planned: StackPlan, project: str) -> Run:
     outputs = Path(description.absolute(described.spec.outputs, directory))
     folder = outputs / words.literal(described.spec.run)
     run_state.require_idle(folder)
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
     found = processes.programs(planned, _place(directory, folder))
-    (folder / description.FILE).write_text(description.dump(described), encoding="utf-8")
-    (folder / "commands.json").write_text(processes.record(found) + "\n", encoding="utf-8")
+    record = {description.FILE: description.dump(described), "commands.json": processes.record(found) + "\n"}
+    run_folder.begin(folder, record)
     return Run(project, folder, found, fetches=not _all_here(described.spec))
 
 

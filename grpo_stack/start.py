@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_stack import bundle, description, devices, engine, presets, topology, words
+from grpo_stack import bundle, description, devices, engine, presets, run_folder, topology, words
 from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import GpuReading
@@ -93,9 +93,7 @@ def write(described: Description, planned: StackPlan, project: str) -> Stack:
     directory = described.directory.absolute()
     outputs = Path(description.absolute(described.spec.outputs, directory))
     run = outputs / words.literal(described.spec.run)
-    (run / "logs").mkdir(parents=True, exist_ok=True)
-    for name, text in bundle.files(described, "grpo-stack up   (a record of this run)").items():
-        (run / name).write_text(text, encoding="utf-8")
+    run_folder.begin(run, bundle.files(described, "grpo-stack up   (a record of this run)"))
     uid, gid = owner()
     if os.getuid() == 0:
         _give(run, uid, gid)  # all of it: a run that goes on finds what `hand_over` left to root

@@ -95,7 +95,8 @@ TABLE = {
     "packages": Row("local_preflight"),
     "process_tree": Row(),
     "run_state": Row("errors process_tree"),
-    "local_start": Row("demo description local_run plan processes run_state spec words"),
+    "run_folder": Row("errors"),
+    "local_start": Row("demo description local_run plan processes run_folder run_state spec words"),
     "local_run": Row("children errors facts follow process_tree processes programs progress run_state stopping"),
     "local_stop": Row("errors process_tree programs run_state"),
     "supervise": Row(),
@@ -114,7 +115,7 @@ TABLE = {
     "description": Row("document errors presets render schema spec"),
     "bundle": Row("description plan render"),
     "start": Row(
-        "bundle description devices engine errors facts findings lifecycle plan presets render topology words"
+        "bundle description devices engine errors facts findings lifecycle plan presets render run_folder topology words"
     ),
     "doctor": Row(
         "dataset_file description engine errors facts findings fit gpus host inputs local_preflight memory models packages "

@@ -124,6 +124,17 @@ def test_roots_run_belongs_to_the_containers_while_it_runs_and_to_root_after_it_
     assert owned == dict.fromkeys(everything, (0, 0))
 
 
+@pytest.mark.parametrize("taken", ["out", "out/mine", "out/mine/logs", "out/mine/stack.yaml/x"])
+def test_a_run_folder_that_cannot_be_made_is_one_line(taken, load, tmp_path, monkeypatch):
+    monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
+    described = load(preset="cpu", run="mine", outputs=str(tmp_path / "out"))
+    (tmp_path / taken).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / taken).touch()
+
+    with pytest.raises(HostError, match=r"^outputs: /\S+: .+; name another folder: --outputs FOLDER$"):
+        start.write(described, plan.derive(described.spec), "project")
+
+
 def test_the_containers_never_run_as_root(monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 0)
     monkeypatch.setattr(os, "getgid", lambda: 0)
