@@ -115,14 +115,11 @@ def _start(stack: Stack, progress: Progress) -> None:
     """Start all services in order; returns once model and dataset are there, and the others run."""
     log = stack.logs / "up.log"
     with log.open("w") as output, child(stack.compose("up", "--detach", "--no-build"), stack.env, output) as process:
-        fetching = False
+        progress.phase("fetching model and dataset")
         while process.poll() is None:
             boxes = {box.service: box for box in engine.containers(stack.project, log_lines=1)}
             prefetch = boxes.get(PREFETCH)
             if prefetch and prefetch.state == "running":
-                if not fetching:
-                    progress.phase("fetching model and dataset")
-                fetching = True
                 progress.detail(prefetch.last_lines[-1] if prefetch.last_lines else "")
             time.sleep(POLL_S)
     if process.returncode:

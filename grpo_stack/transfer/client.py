@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-from grpo_stack.errors import RunError
+from grpo_stack.errors import NotReadyError, RunError
 from grpo_stack.transfer import BACKEND, wire
 from grpo_stack.transfer.group import BROADCAST_TIMEOUT_S, JOIN_TIMEOUT_S, GlooGroup, Rendezvous
 
@@ -154,7 +154,9 @@ def _post_aside(client: Any, route: str, body: dict[str, Any]) -> Future[None]:
         with requests.Session() as session:
             response = session.post(f"{client.base_url}{route}", json=body, timeout=(JOIN_TIMEOUT_S, None))
         if response.status_code != 200:
-            raise RunError(f"{client.base_url}{route}: HTTP {response.status_code}, {response.text[:500]}")
+            # A server that fails is started again, and so is training then; one that refuses would refuse once more.
+            kind = NotReadyError if response.status_code >= 500 else RunError
+            raise kind(f"{client.base_url}{route}: HTTP {response.status_code}, {response.text[:500]}")
 
     return _aside(f"POST {route}", post)
 

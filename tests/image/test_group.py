@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from grpo_stack.errors import RunError
+from grpo_stack.errors import NotReadyError, RunError
 from grpo_stack.transfer import client
 from grpo_stack.transfer.group import GlooGroup, Rendezvous
 from tests.image.conftest import free_port
@@ -98,6 +100,26 @@ def test_a_server_that_refuses_the_request_ends_the_send_with_its_reason() -> No
     with pytest.raises(RunError, match="no update is active"):
         sending.result(20)
     receiver.close()  # lets the sender's thread end
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(500, NotReadyError), (503, NotReadyError), (400, RunError), (404, RunError)]
+)
+def test_only_a_server_that_fails_is_one_that_starting_again_mends(status: int, kind: type[Exception]) -> None:
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"EngineCore encountered an issue")
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        asked = SimpleNamespace(base_url=f"http://127.0.0.1:{server.server_port}")
+
+        fault = client._post_aside(asked, "/update_weights", {}).exception(20)
+
+    assert type(fault) is kind
+    assert f"/update_weights: HTTP {status}, EngineCore encountered an issue" in str(fault)
 
 
 def test_a_closed_group_refuses_to_send() -> None:
