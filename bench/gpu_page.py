@@ -129,12 +129,12 @@ def figures(found: list[dict[str, Any]]) -> list[str]:
         speed = {side: run["tokens a step"] / medians[side]["generate s"] for side in ("by hand", "stack")}
         ratio = speed["stack"] / speed["by hand"]
         rows.append([f"{run['model']}, {number}", rounds, "tokens/s", *(round(speed[s]) for s in speed), ratio])
-    titles = ["Model, session", "rounds", "median of", "by hand", "stack", "stack / by hand"]
+    titles = ["Model, series", "rounds", "median of", "by hand", "stack", "stack / by hand"]
     few = (
         "Fewer than three rounds decide nothing: a step of one and the same run takes up to a third more on another start. "
         "That the stack was slower in each of them makes a cost of its own likely; what causes it is not known yet: "
         "`bench/gpu_costs.py` switches parts of the stack off and on within one run instead. The pushes by hand are those of "
-        "NCCL's defaults. In the first session a person's way was timed, the script started once the server answered; since "
+        "NCCL's defaults. In the first series a person's way was timed, the script started once the server answered; since "
         "then it imports while the server loads, and only its steps can be compared with those before."
     )
     note = [few, ""] if any(len(run["rows"]) < 3 for run in found) else []
@@ -154,7 +154,7 @@ PHASES = (
 
 
 def phases(found: list[dict[str, Any]]) -> list[str]:
-    """Seconds from the start of the stack until each phase has ended; the first round of a session is the cold one."""
+    """Seconds from the start of the stack until each phase has ended; the first round of a series is the cold one."""
     rows = []
     for run in found:
         for number, row in enumerate(run["rows"]):
