@@ -95,6 +95,7 @@ def _up(args: argparse.Namespace) -> int:
         return 0
     if args.runtime == "process":
         return _up_processes(described, planned, args.project)
+    lifecycle.refuse_second(args.project)  # before anything of a run that may be that one's is touched
     stack = start.write(described, planned, args.project)
     try:
         with Progress(sys.stderr) as progress:

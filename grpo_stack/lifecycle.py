@@ -66,7 +66,7 @@ def up(stack: Stack, progress: Progress) -> int:
     server ended before the trainer, KeyboardInterrupt on SIGINT or SIGTERM.
     """
     with interruptible():
-        _refuse_second(stack)
+        refuse_second(stack.project)
         try:
             _build(stack, progress)
             _start(stack, progress)
@@ -91,14 +91,13 @@ def down(client: str, project: str, limit_s: int) -> None:
         raise HostError(f"docker compose down failed: {_last_line(done.stderr)}; look at: docker ps")
 
 
-def _refuse_second(stack: Stack) -> None:
-    running = [
-        box.service for box in engine.containers(stack.project) if box.state in ("running", "restarting", "paused")
-    ]
+def refuse_second(project: str) -> None:
+    """HostError if containers of `project` run already."""
+    running = [box.service for box in engine.containers(project) if box.state in ("running", "restarting", "paused")]
     if running:
         names = ", ".join(sorted(running))
         raise HostError(
-            f"a stack called {stack.project} is running already ({names}); stop it with `grpo-stack down`, "
+            f"a stack called {project} is running already ({names}); stop it with `grpo-stack down`, "
             "or give this one a name of its own with --project"
         )
 

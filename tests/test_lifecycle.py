@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_stack import engine, lifecycle
+from grpo_stack import cli, engine, lifecycle, start
 from grpo_stack.errors import HostError
+from grpo_stack.facts import Container
 from grpo_stack.lifecycle import Stack
 from grpo_stack.progress import Progress
 
@@ -46,3 +47,18 @@ def test_logs_that_cannot_be_kept_neither_hide_the_fault_nor_keep_the_stack_runn
         lifecycle.up(stack, Progress(io.StringIO()))
 
     assert asked(stack)[-1].startswith("compose --project-name p down --remove-orphans")
+
+
+def test_a_second_stack_of_one_name_is_refused_before_anything_of_the_first_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = Container("p-trainer-1", "trainer", "running", None, None, False, ())
+    monkeypatch.setattr(engine, "containers", lambda project, log_lines=0: (running,))
+    monkeypatch.setattr(cli, "_examined", lambda args, **_: (None, None, ()))
+    touched: list[object] = []
+    monkeypatch.setattr(start, "write", lambda *of: touched.append(of))
+
+    assert cli.main(["up", "--project", "p"]) == 3
+
+    assert "a stack called p is running already (trainer)" in capsys.readouterr().err
+    assert touched == []
