@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo_stack import pins, plan, spec
+
 ROOT = Path(__file__).parents[1]
 TOOLS = [
     "awk",
@@ -315,3 +317,20 @@ def test_the_command_of_an_environment_runs_wherever_the_checkout_lies(tmp_path:
         words = [command, "pins", "--fit", "1.16.0", "0.28.0"]
         done = subprocess.run(words, cwd=checkout, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "TRL 1.16.0 accepts vLLM 0.28.0\n", "")
+
+
+@pytest.mark.parametrize("name", pins.SETS)
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+def test_images_get_the_names_that_the_compose_files_ask_for(tmp_path: Path, accelerator: str, name: str) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n')
+    docker.chmod(0o755)
+    given = {"DOCKER": str(docker), "ACCELERATOR": accelerator, "PINS": name, "BASE_IMAGE": "b", "WHEELS_DIR": "w"}
+    build = [ROOT / "docker" / "setup" / "build.sh", "trainer"]
+
+    subprocess.run(build, env={**os.environ, **given, "CA_BUNDLE": "c"}, check=True, capture_output=True, timeout=30)
+
+    planned = plan.derive(spec.read({"accelerator": accelerator, "pins": name}))
+    asked = (tmp_path / "asked").read_text()
+    assert f"--tag grpo-stack/trainer:{planned.tag} " in asked
+    assert f"--build-arg PINS={name} " in asked
