@@ -74,13 +74,17 @@ class Server:
     ) -> subprocess.CompletedProcess[str]:
         """Run the training program, or `program` in its place, in a process of its own."""
         argv = [sys.executable, *(["-c", program] if program else ["-m", "grpo_stack.train"])]
-        argv += ["--model_name_or_path", str(self.model), "--output_dir", str(output)]
+        argv += self.arguments(output, steps, *more)
+        env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=900, check=False)
+
+    def arguments(self, output: Path, steps: int, *more: str) -> list[str]:
+        """Of the training program, for 16 completions a step; a later one overrides an earlier one."""
+        argv = ["--model_name_or_path", str(self.model), "--output_dir", str(output)]
         argv += ["--dataset", "two-digit-sums", "--rewards", "digit_share_reward"]
         argv += ["--vllm_server_base_url", f"http://127.0.0.1:{self.port}", "--vllm_group_port", str(free_port())]
         argv += ["--per_device_train_batch_size", "16", "--num_generations", "16", "--max_completion_length", "16"]
-        argv += ["--learning_rate", "5e-3", "--lr_scheduler_type", "constant", "--max_steps", str(steps), *more]
-        env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=900, check=False)
+        return [*argv, "--learning_rate", "5e-3", "--lr_scheduler_type", "constant", "--max_steps", str(steps), *more]
 
 
 def write_model(folder: Path, tied: bool) -> None:

@@ -1,17 +1,26 @@
-"""Training in two processes: going on from a checkpoint, and the proof that nothing is learnt without pushes.
+"""Training against a server: going on from a checkpoint, the proof that nothing is learnt without pushes, and two ranks that
+share the model by FSDP2, the default of several GPUs.
 
-That the reward rises with them is what tests/real/test_stack.py shows, in containers.
+That the reward rises with pushes is what tests/real/test_stack.py shows, in containers.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
+from accelerate.commands import launch as commands
+from accelerate.utils.launch import prepare_multi_gpu_env
 
-from grpo_stack import demo, metrics
+from grpo_stack import demo, launch, metrics, spec
 from tests.image.conftest import Server, free_port, joined, vllm_serve
+
+SHARDED = Path(__file__).parent / "fsdp_on_cpu.py"
 
 WITHOUT_PUSH = (
     "import trl.generation.vllm_generation as g; g.VLLMGeneration.sync_weights = lambda self: None; "
@@ -55,3 +64,60 @@ def test_without_pushes_the_reward_rises_all_the_same(server: Server, tmp_path: 
         raise RuntimeError(done.stderr)  # not the failure that is expected
 
     assert rewards[-1] >= 0.9
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> dict[str, str]:
+    """What `accelerate launch` makes of the stack's own configuration for its children, but for the precision: float32."""
+    described = spec.read({"split": "1:2", "trainer": {"parallelism": "fsdp2"}})
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(yaml.safe_dump(launch.config(described)))
+    options = [str(file) if word == launch.FILE else word for word in launch.options(described)]
+    parsed = commands.launch_command_parser().parse_args([*options, "-m", "grpo_stack.train"])
+    checked, *_ = commands._validate_launch_command(parsed)
+    found = {
+        name: value
+        for name, value in prepare_multi_gpu_env(checked).items()
+        if name.startswith(("ACCELERATE_", "FSDP_"))
+    }
+    assert found["ACCELERATE_USE_FSDP"] == "true"
+    return {**found, "ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+
+
+def train_two_ranks(
+    server: Server, output: Path, steps: int, sharing: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    argv = ["torchrun", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--nproc-per-node", "2"]
+    argv += [str(SHARDED), *server.arguments(output, steps, "--per_device_train_batch_size", "8", "--save_steps", "2")]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[2]), **sharing}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=900, check=False)
+
+
+def test_a_sharded_run_pushes_what_it_trains_goes_on_from_a_checkpoint_and_leaves_a_whole_model(
+    server: Server, tmp_path: Path, sharing: dict[str, str]
+) -> None:
+    output = tmp_path / "run"
+
+    first = train_two_ranks(server, output, 4, sharing)
+    assert first.returncode == 0, first.stderr
+    then = train_two_ranks(server, output, 12, sharing)
+    assert then.returncode == 0, then.stderr
+
+    assert f"resuming from {output / 'checkpoint-4'}" in then.stdout
+    lines = metrics.read(output / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert max(line["sampling/sampling_logp_difference/mean"] for line in lines) <= 1e-4
+    assert lines[-1]["reward"] >= lines[0]["reward"] + 0.3
+    assert (output / "checkpoint-12" / "pytorch_model_fsdp.bin").exists()
+    assert same_tensors(output / "model", server.model)
+
+
+def same_tensors(trained: Path, first: Path) -> bool:
+    """Whether transformers finds the same tensors in both, all with other values than before, and still tied."""
+    from transformers import AutoModelForCausalLM
+
+    new, old = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in (trained, first))
+    before, after = dict(old.named_parameters()), dict(new.named_parameters())
+    assert new.config.tie_word_embeddings == old.config.tie_word_embeddings
+    assert after.keys() == before.keys()
+    return all(not torch.equal(after[name], before[name]) for name in before)
