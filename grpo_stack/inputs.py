@@ -10,8 +10,9 @@ from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 CHECKPOINT_BYTES = 2 * 10**9
 """Free space that the outputs folder must have at least: a checkpoint of a small model."""
 
-CHECKPOINT_BYTES_A_PARAMETER = 16
-"""Weights and both moments of Adam in float32, and the trained model once more. Kept checkpoints come on top."""
+CHECKPOINT_BYTES_A_PARAMETER = 20
+"""The most, FSDP2's, all in float32: transformers 5.24 writes the weights twice (model.safetensors, pytorch_model_fsdp.bin) and
+both moments of Adam; then there is the trained model. Kept checkpoints come on top."""
 
 
 def check(

@@ -71,7 +71,7 @@ def defaults(cuda: bool) -> dict[str, Any]:
         "logging_steps": 1,  # a line in metrics.jsonl for every step
         "report_to": "none",  # the trainer's network has no way out
         "save_steps": 100,  # what a crash can cost at most; TRL's 500 can be hours
-        "save_total_limit": 2,  # a checkpoint of a 7B model with its optimizer is some 90 GB
+        "save_total_limit": 2,  # a checkpoint of a 7B model with its optimizer takes up to 120 GB
         "disable_tqdm": not sys.stderr.isatty(),  # a bar is noise in a log file; each step prints a line anyway
     }
     if not cuda:
