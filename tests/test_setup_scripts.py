@@ -326,11 +326,12 @@ def test_images_get_the_names_that_the_compose_files_ask_for(tmp_path: Path, acc
     docker.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n')
     docker.chmod(0o755)
     given = {"DOCKER": str(docker), "ACCELERATOR": accelerator, "PINS": name, "BASE_IMAGE": "b", "WHEELS_DIR": "w"}
-    build = [ROOT / "docker" / "setup" / "build.sh", "trainer"]
-
-    subprocess.run(build, env={**os.environ, **given, "CA_BUNDLE": "c"}, check=True, capture_output=True, timeout=30)
+    for words in (["build.sh", "trainer"], ["test-image.sh", "tests/image"]):
+        script = [ROOT / "docker" / "setup" / words[0], *words[1:]]
+        subprocess.run(script, env={**os.environ, **given, "CA_BUNDLE": "c"}, check=True, capture_output=True, timeout=30)
 
     planned = plan.derive(spec.read({"accelerator": accelerator, "pins": name}))
     asked = (tmp_path / "asked").read_text()
     assert f"--tag grpo-stack/trainer:{planned.tag} " in asked
     assert f"--build-arg PINS={name} " in asked
+    assert f" grpo-stack/test:{planned.tag} python -m pytest " in asked

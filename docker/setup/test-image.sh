@@ -7,6 +7,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 : "${DOCKER:?run docker/setup/settings.sh first}"
+. "$root/docker/setup/tag.sh"
 
 exec "$DOCKER" run --rm --init --read-only --network none --shm-size 1g \
     --cap-drop ALL --security-opt no-new-privileges \
@@ -14,4 +15,4 @@ exec "$DOCKER" run --rm --init --read-only --network none --shm-size 1g \
     --volume /cache/huggingface --volume /cache/vllm --volume /cache/triton --volume /outputs \
     --volume "$root/tests:/checkout/tests:ro" --volume "$root/pyproject.toml:/checkout/pyproject.toml:ro" \
     --workdir /checkout --env VLLM_CPU_OMP_THREADS_BIND=nobind \
-    "grpo-stack/test:${ACCELERATOR:-cpu}" python -m pytest -p no:cacheprovider "$@"
+    "grpo-stack/test:$TAG" python -m pytest -p no:cacheprovider "$@"
