@@ -66,7 +66,7 @@ def up(stack: Stack, progress: Progress) -> int:
     server ended before the trainer, KeyboardInterrupt on SIGINT or SIGTERM.
     """
     with interruptible():
-        refuse_second(stack.project)
+        refuse_second(stack.project)  # asked last thing: from here on, all of the project's is taken down at the end
         try:
             _build(stack, progress)
             _start(stack, progress)

@@ -1,7 +1,7 @@
 """Whether a checkpoint is all there: its manifest, and the marks of those that have none.
 
 The manifest finds a missing, shorter or longer file, and a changed byte, except in the middle of a file larger than
-twice END_BYTES, whose ends alone are summed: reading all of a 90 GB checkpoint would delay each start by minutes.
+twice END_BYTES, whose ends alone are summed: reading all of a 120 GB checkpoint would delay each start by minutes.
 A checkpoint without one, as TRL alone writes it, is judged by its parts: the trainer's state can be read, there are
 weights, safetensors are as long as their header says, and torch's files end as zip files do.
 """

@@ -34,7 +34,7 @@ class Deadlines:
     """What has been seen of each phase, and the limits that follow from it."""
 
     floor_s: float = 300.0
-    """No limit is below this one. Five minutes are more than a checkpoint of 90 GB takes at 1 GB/s, and less than people
+    """No limit is below this one. Five minutes are more than a checkpoint of 120 GB takes at 1 GB/s, and less than people
     take to notice."""
 
     boot_s: float = 1800.0
