@@ -328,7 +328,9 @@ def test_images_get_the_names_that_the_compose_files_ask_for(tmp_path: Path, acc
     given = {"DOCKER": str(docker), "ACCELERATOR": accelerator, "PINS": name, "BASE_IMAGE": "b", "WHEELS_DIR": "w"}
     for words in (["build.sh", "trainer"], ["test-image.sh", "tests/image"]):
         script = [ROOT / "docker" / "setup" / words[0], *words[1:]]
-        subprocess.run(script, env={**os.environ, **given, "CA_BUNDLE": "c"}, check=True, capture_output=True, timeout=30)
+        subprocess.run(
+            script, env={**os.environ, **given, "CA_BUNDLE": "c"}, check=True, capture_output=True, timeout=30
+        )
 
     planned = plan.derive(spec.read({"accelerator": accelerator, "pins": name}))
     asked = (tmp_path / "asked").read_text()

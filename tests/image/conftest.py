@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ from grpo_stack import demo
 from grpo_stack.transfer import client as gloo_client
 
 BOOT_TIMEOUT_S = 600
+
+TRAIN = (sys.executable, "-m", "grpo_stack.train")
 
 
 @dataclass
@@ -70,21 +72,24 @@ class Server:
     port: int
 
     def train(
-        self, output: Path, steps: int, *more: str, program: str | None = None
+        self,
+        output: Path,
+        steps: int,
+        *more: str,
+        program: tuple[str, ...] = TRAIN,
+        env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run the training program, or `program` in its place, in a process of its own."""
-        argv = [sys.executable, *(["-c", program] if program else ["-m", "grpo_stack.train"])]
-        argv += self.arguments(output, steps, *more)
-        env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=900, check=False)
+        """Run the training program, or the words of `program` in its place, in a process of its own.
 
-    def arguments(self, output: Path, steps: int, *more: str) -> list[str]:
-        """Of the training program, for 16 completions a step; a later one overrides an earlier one."""
-        argv = ["--model_name_or_path", str(self.model), "--output_dir", str(output)]
+        16 completions a step, unless one of the arguments in `more` says otherwise; `env` is added to the environment.
+        """
+        argv = [*program, "--model_name_or_path", str(self.model), "--output_dir", str(output)]
         argv += ["--dataset", "two-digit-sums", "--rewards", "digit_share_reward"]
         argv += ["--vllm_server_base_url", f"http://127.0.0.1:{self.port}", "--vllm_group_port", str(free_port())]
         argv += ["--per_device_train_batch_size", "16", "--num_generations", "16", "--max_completion_length", "16"]
-        return [*argv, "--learning_rate", "5e-3", "--lr_scheduler_type", "constant", "--max_steps", str(steps), *more]
+        argv += ["--learning_rate", "5e-3", "--lr_scheduler_type", "constant", "--max_steps", str(steps), *more]
+        full = {**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})}
+        return subprocess.run(argv, env=full, capture_output=True, text=True, timeout=900, check=False)
 
 
 def write_model(folder: Path, tied: bool) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 from accelerate.commands import launch as commands
 from accelerate.commands.config.config_args import load_config_from_file
 
 from grpo_stack import launch, spec
+from tests.image import launching
 
 PROCESSES = 3
 
@@ -15,15 +15,13 @@ KINDS = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "zero2": "DEEPSPEED", "zero3": "DE
 
 
 def described(parallelism):
-    return spec.read({"split": f"1:{PROCESSES}", "trainer": {"parallelism": parallelism}})
+    return launching.described(parallelism, PROCESSES)
 
 
 @pytest.fixture(params=spec.PARALLELISMS)
 def written(request, tmp_path):
     """The parallelism and the file for it."""
-    file = tmp_path / "accelerate.yaml"
-    file.write_text(yaml.safe_dump(launch.config(described(request.param))))
-    return request.param, str(file)
+    return request.param, launching.write(described(request.param), tmp_path)
 
 
 def test_accelerate_knows_every_key(written):
@@ -47,10 +45,8 @@ def test_every_nested_key_is_an_option_of_accelerate_launch(written):
 
 def test_the_launcher_takes_the_file_as_meant(written):
     parallelism, file = written
-    options = [file if word == launch.FILE else word for word in launch.options(described(parallelism))]
-    parsed = commands.launch_command_parser().parse_args([*options, "-m", "grpo_stack.train"])
 
-    checked, *_ = commands._validate_launch_command(parsed)
+    checked = launching.checked(described(parallelism), file)
 
     assert (checked.num_processes, checked.num_machines, checked.mixed_precision) == (PROCESSES, 1, "bf16")
     assert checked.multi_gpu is (parallelism == "ddp")

@@ -6,18 +6,17 @@ That the reward rises with pushes is what tests/real/test_stack.py shows, in con
 
 from __future__ import annotations
 
-import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from accelerate.commands import launch as commands
 from accelerate.utils.launch import prepare_multi_gpu_env
 
-from grpo_stack import demo, launch, metrics, spec
+from grpo_stack import demo, metrics
+from tests.image import launching
 from tests.image.conftest import Server, free_port, joined, vllm_serve
 
 SHARDED = Path(__file__).parent / "fsdp_on_cpu.py"
@@ -58,7 +57,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint(server: Server, tmp_path: Path
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="nothing is pushed, so what is learnt never shows")
 def test_without_pushes_the_reward_rises_all_the_same(server: Server, tmp_path: Path) -> None:
-    done = server.train(tmp_path, 15, "--save_strategy", "no", program=WITHOUT_PUSH)
+    done = server.train(tmp_path, 15, "--save_strategy", "no", program=(sys.executable, "-c", WITHOUT_PUSH))
     rewards = [line["reward"] for line in metrics.read(tmp_path / "metrics.jsonl")]
     if done.returncode != 0 or len(rewards) != 15:
         raise RuntimeError(done.stderr)  # not the failure that is expected
@@ -69,12 +68,8 @@ def test_without_pushes_the_reward_rises_all_the_same(server: Server, tmp_path: 
 @pytest.fixture
 def sharing(tmp_path: Path) -> dict[str, str]:
     """What `accelerate launch` makes of the stack's own configuration for its children, but for the precision: float32."""
-    described = spec.read({"split": "1:2", "trainer": {"parallelism": "fsdp2"}})
-    file = tmp_path / "accelerate.yaml"
-    file.write_text(yaml.safe_dump(launch.config(described)))
-    options = [str(file) if word == launch.FILE else word for word in launch.options(described)]
-    parsed = commands.launch_command_parser().parse_args([*options, "-m", "grpo_stack.train"])
-    checked, *_ = commands._validate_launch_command(parsed)
+    stack = launching.described("fsdp2", 2)
+    checked = launching.checked(stack, launching.write(stack, tmp_path))
     found = {
         name: value
         for name, value in prepare_multi_gpu_env(checked).items()
@@ -87,10 +82,10 @@ def sharing(tmp_path: Path) -> dict[str, str]:
 def train_two_ranks(
     server: Server, output: Path, steps: int, sharing: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    argv = ["torchrun", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--nproc-per-node", "2"]
-    argv += [str(SHARDED), *server.arguments(output, steps, "--per_device_train_batch_size", "8", "--save_steps", "2")]
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[2]), **sharing}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=900, check=False)
+    program = ("torchrun", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--nproc-per-node", "2")
+    env = {"PYTHONPATH": str(Path(__file__).parents[2]), **sharing}
+    more = ("--per_device_train_batch_size", "8", "--save_steps", "2")
+    return server.train(output, steps, *more, program=(*program, str(SHARDED)), env=env)
 
 
 def test_a_sharded_run_pushes_what_it_trains_goes_on_from_a_checkpoint_and_leaves_a_whole_model(
@@ -109,15 +104,15 @@ def test_a_sharded_run_pushes_what_it_trains_goes_on_from_a_checkpoint_and_leave
     assert max(line["sampling/sampling_logp_difference/mean"] for line in lines) <= 1e-4
     assert lines[-1]["reward"] >= lines[0]["reward"] + 0.3
     assert (output / "checkpoint-12" / "pytorch_model_fsdp.bin").exists()
-    assert same_tensors(output / "model", server.model)
+    assert_trained(output / "model", server.model)
 
 
-def same_tensors(trained: Path, first: Path) -> bool:
-    """Whether transformers finds the same tensors in both, all with other values than before, and still tied."""
+def assert_trained(model: Path, untrained: Path) -> None:
+    """That transformers finds the same tensors in both, tied alike, and all with other values."""
     from transformers import AutoModelForCausalLM
 
-    new, old = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in (trained, first))
+    new, old = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in (model, untrained))
     before, after = dict(old.named_parameters()), dict(new.named_parameters())
     assert new.config.tie_word_embeddings == old.config.tie_word_embeddings
     assert after.keys() == before.keys()
-    return all(not torch.equal(after[name], before[name]) for name in before)
+    assert [name for name in before if torch.equal(after[name], before[name])] == []
