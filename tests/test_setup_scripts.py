@@ -205,6 +205,17 @@ def settings(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return dict(line[1].split("=", 1) for line in words)
 
 
+def test_a_shell_that_has_the_settings_can_ask_for_them_again(host: Host) -> None:
+    real = host.add_client(client(images="debian:bookworm-20250520-slim"))
+    first = settings(host.run("settings.sh", ACCELERATOR="cuda"))
+
+    again = settings(host.run("settings.sh", ACCELERATOR="cuda", PATH=first["PATH"]))
+
+    assert again["DOCKER"] == first["DOCKER"] == str(real)
+    assert (host.root / ".cache" / "bin" / "docker").resolve() == real.resolve()
+    assert again["PATH"] == first["PATH"]
+
+
 def test_settings_without_any_hint_are_the_defaults(host: Host) -> None:
     docker = host.add_client(client(images="debian:bookworm-20250520-slim"))
 

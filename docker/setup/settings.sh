@@ -16,6 +16,8 @@
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
+# In a shell that has read these settings the folder of the link below comes first, and the link must not lead to itself.
+PATH=${PATH#"$root/.cache/bin:"}
 PYTHON=${PYTHON:-python3}
 PINS=${PINS:-trl-1.16}
 . "$root/docker/setup/pip.sh"
