@@ -161,10 +161,16 @@ def _memory(described: StackSpec, config: ModelConfig, capacity: Capacities) -> 
         yield finding
 
 
+def _too_small_for_weights(side: Side) -> bool:
+    """Whether vLLM's share of each GPU cannot even take the weights, whose size is known almost exactly."""
+    weights = sum(share.gib for share in side.shares if share.label == "weights")
+    return side.utilization is not None and weights > side.utilization * side.capacity_gib
+
+
 def _side(check: str, side: Side, own: bool) -> Finding:
     """`own`: the side has its GPUs for itself. Where it does not, the estimate counts some of it twice, and has a margin."""
     problem = shares.problem(side)
-    certain = own or side.load > COUNTED_TWICE
+    certain = own or side.load > COUNTED_TWICE or _too_small_for_weights(side)
     if problem:
         what, _, fix = problem.removeprefix(f"{side.role}: ").partition("; ")
         return Finding(check, shares.severity(side) if certain else "warning", what, fix)

@@ -229,6 +229,19 @@ def test_two_roles_on_one_gpu_are_only_warned_of_what_the_estimate_cannot_tell()
     assert [level(times) for times in (0.9, 1.1, 1.2)] == ["ok", "warning", "problem"]
 
 
+def test_a_share_of_a_shared_gpu_that_cannot_take_the_weights_is_refused_however_close_it_is():
+    server, _ = fit.sides(spec.read({"split": "shared"}), QWEN, H100)
+    weights = next(share.gib for share in server.shares if share.label == "weights")
+
+    def level(utilization):
+        given = {"split": "shared", "server": {"gpu_memory_utilization": round(utilization, 3)}}
+        found = findings(given, capacity=H100)
+        return levels(found)["server-memory"]
+
+    assert level(0.98 * weights / H100_GIB) == "problem"
+    assert level(1.03 * weights / H100_GIB) == "warning"
+
+
 def test_the_cpu_stack_has_no_gpu_to_fit():
     found = findings({"accelerator": "cpu"}, config("smollm2-135m"))
 
