@@ -20,8 +20,9 @@ from grpo_stack.words import Word
 CACHES = {"hf-cache": "/cache/huggingface", "vllm-cache": "/cache/vllm", "triton-cache": "/cache/triton"}
 """Volumes that outlive a run, so that nothing is downloaded or compiled twice, and where the images expect them."""
 
-SOCKETS = {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4", "NCCL_MIN_NCHANNELS": "8"}
-"""NCCL over a bridge with these: 10.5 GB/s where its defaults reach 3.6 (raw broadcast, 16 cores)."""
+SOCKETS = {"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "4", "NCCL_MIN_NCHANNELS": "8"}
+"""For NCCL over sockets. With these a whole push of 15.2 GB takes 1.1 s where NCCL's own choice takes 3.9 s and four threads
+take 1.3 s (one H200, 16 cores; on 8 cores 2.9, 3.7 and 3.3 s: docs/benchmarks-gpu.md)."""
 
 JOINED = {
     "NCCL_HOSTID": "grpo-stack",

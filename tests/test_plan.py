@@ -60,7 +60,7 @@ def test_the_two_sides_are_two_hosts_to_nccl_and_the_trainer_has_an_address():
     assert planned.trainer.env["VLLM_HOST_IP"] == "trainer"
     for role in (planned.server, planned.trainer):
         assert {name: role.env[name] for name in plan.SOCKETS} == {
-            "NCCL_SOCKET_NTHREADS": "4",
+            "NCCL_SOCKET_NTHREADS": "2",
             "NCCL_NSOCKS_PERTHREAD": "4",
             "NCCL_MIN_NCHANNELS": "8",
         }
