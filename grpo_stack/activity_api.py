@@ -15,6 +15,9 @@ REPORT = "/grpo_stack/activity"
 ABANDON = "/grpo_stack/abandon"
 """POST: nobody will finish the weight update that is open; answers {"abandoned": whether one was open}."""
 
+IDENTITY = "/grpo_stack/identity"
+"""GET: what the server is, in the shape of /server_info?config_format=json."""
+
 
 @dataclass(frozen=True)
 class Report:

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -289,13 +288,13 @@ def _logs(args: argparse.Namespace) -> int:
 
 
 def _wait(args: argparse.Namespace) -> int:
-    from grpo_stack import readiness
+    from grpo_stack import readiness, releases, versions
 
     command = _next(args)
     if args.once and command:
         raise DescriptionError("wait: --once is for health checks and runs no command; leave one of the two out")
     # The health check runs beside the server, in the server's own image: there is nothing to compare.
-    installed = {} if args.once else _installed()
+    installed = {} if args.once else releases.installed(versions.PACKAGES)
     expectation = readiness.Expectation(args.url, args.model, args.backend, args.world_size, installed)
     if args.once:
         until = time.monotonic() + args.timeout
@@ -345,12 +344,13 @@ def _supervise(args: argparse.Namespace) -> int:
         return server.run(server.Settings(args.url, limits, args.restarts, memo, args.grace), command)
     if args.url and not args.model:
         raise DescriptionError("supervise trainer: --url needs --model, the model that the server must serve")
-    from grpo_stack import readiness
+    from grpo_stack import readiness, releases, versions
     from grpo_stack.supervise import trainer, verdict
 
     expectation = None
     if args.url:
-        expectation = readiness.Expectation(args.url, args.model, args.backend, args.world_size, _installed())
+        installed = releases.installed(versions.PACKAGES)
+        expectation = readiness.Expectation(args.url, args.model, args.backend, args.world_size, installed)
     settings = trainer.Settings(
         run_folder=Path(args.run),
         server=expectation,
@@ -360,19 +360,6 @@ def _supervise(args: argparse.Namespace) -> int:
         limits=verdict.Limits(grace_s=args.grace),
     )
     return trainer.run(settings, command)
-
-
-def _installed() -> dict[str, str]:
-    """Releases of what both sides must have alike, as far as it is installed here."""
-    from importlib import metadata
-
-    from grpo_stack import versions
-
-    found = {}
-    for name in versions.PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 def _reporter(url: str) -> Callable[[str, float], None]:

@@ -24,8 +24,9 @@ PREFETCH = "prefetch"
 HAS_GENERATED = "/tmp/has-generated"
 """In the server's container: exists once that vLLM process has generated."""
 
-WATCHED = "grpo_stack.activity.Activity"
-"""What the server's supervisor watches it through: vLLM's own option for ASGI middleware loads it."""
+WATCHED, NAMED = "grpo_stack.activity.Activity", "grpo_stack.identity.Identity"
+"""What the server's supervisor watches it through, and what tells the gate what it is: vLLM's own option for ASGI
+middleware loads them."""
 
 TRAINING_DEFAULTS: dict[str, Mapping[str, Scalar | tuple[Scalar, ...]]] = {
     "cuda": {"max_completion_length": COMPLETION_TOKENS["cuda"], "save_steps": 50},
@@ -56,7 +57,8 @@ def server(spec: StackSpec) -> tuple[Word, ...]:
     if spec.accelerator == "cuda":
         argv += ["--tensor-parallel-size", str(len(spec.gpus.server))]
     argv += ["--weight-transfer-config", json.dumps({"backend": _backend(spec)})]
-    argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1", "--middleware", WATCHED]
+    argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
+    argv += ["--middleware", WATCHED, "--middleware", NAMED]
     argv += _option("--revision", spec.revision)
     if spec.accelerator == "cpu":
         # Compiling the model takes minutes on a few cores, and a short run never earns them back.

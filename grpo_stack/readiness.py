@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from grpo_stack import versions
+from grpo_stack.activity_api import IDENTITY
 from grpo_stack.errors import DescriptionError, NotReadyError
 from grpo_stack.vllm_api import OTHER_PROGRAM, Never, NotYet, Server
 
@@ -151,8 +152,9 @@ def _check_model(server: Server, wanted: str) -> None:
 
 
 def _check_settings(server: Server, wanted: str, installed: Mapping[str, str]) -> None:
-    # Pydantic's dump of VllmConfig (vLLM: entrypoints/serve/dev/server_info/api_router.py).
-    info = server.json("/server_info?config_format=json")
+    # Pydantic's dump of VllmConfig (vLLM: entrypoints/serve/dev/server_info/api_router.py), which a server without the
+    # middleware takes seconds to answer with.
+    info = server.find(IDENTITY) or server.json("/server_info?config_format=json")
     config = info.get("vllm_config")
     model = config.get("model_config") if isinstance(config, dict) else None
     if not isinstance(config, dict) or not isinstance(model, dict):

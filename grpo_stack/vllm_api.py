@@ -35,10 +35,11 @@ class NotYet(NotReadyError):  # noqa: N818  # a state, not a fault: waiting heal
 
 
 class Never(NotReadyError):  # noqa: N818  # the counterpart of NotYet
-    """Waiting cannot help: the message says what was found and what to do."""
+    """Waiting cannot help: the message says what was found and what to do; `status` is that of the answer which says so."""
 
-    def __init__(self, url: str, finding: str) -> None:
+    def __init__(self, url: str, finding: str, status: int = 200) -> None:
         super().__init__(f"vLLM at {url} cannot become ready: {finding}")
+        self.status = status
 
 
 class Server:
@@ -64,8 +65,8 @@ class Server:
     def not_yet(self, answer: str, *, cut: bool = False) -> NotYet:
         return NotYet(self.url, answer, cut=cut)
 
-    def never(self, finding: str) -> Never:
-        return Never(self.url, finding)
+    def never(self, finding: str, status: int = 200) -> Never:
+        return Never(self.url, finding, status)
 
     def answer(self, path: str, payload: Mapping[str, object] | None = None) -> bytes:
         """The body of a 200 answer; POST with a payload, GET without."""
@@ -83,7 +84,17 @@ class Server:
             return answer.body
         if answer.status >= 500 or answer.status in _MAY_HEAL:
             raise self.not_yet(f"HTTP {answer.status} on {route}")
-        raise self.never(f"HTTP {answer.status} on {route}: {_way_out(answer.status, route)}")
+        finding = f"HTTP {answer.status} on {route}: {_way_out(answer.status, route)}"
+        raise self.never(finding, answer.status)
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """The JSON object of a 200 answer; None where the route is not there."""
+        try:
+            return self.json(path)
+        except Never as never:
+            if never.status != 404:
+                raise
+            return None
 
     def json(self, path: str, payload: Mapping[str, object] | None = None) -> dict[str, Any]:
         """The JSON object of a 200 answer."""

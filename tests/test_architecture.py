@@ -78,7 +78,7 @@ TABLE = {
     "http_call": Row("time_limit"),
     "vllm_api": Row("errors http_call"),
     "versions": Row(pure=True),
-    "readiness": Row("errors versions vllm_api"),
+    "readiness": Row("activity_api errors versions vllm_api"),
     "gpus": Row("errors facts time_limit"),
     "engine": Row("errors facts time_limit"),
     "paths": Row(),
@@ -92,7 +92,8 @@ TABLE = {
     "stopping": Row(),
     "follow": Row("errors facts programs progress supervise"),
     "lifecycle": Row("children engine errors facts follow programs progress stopping"),
-    "packages": Row("local_preflight"),
+    "releases": Row(),
+    "packages": Row("local_preflight releases"),
     "process_tree": Row(),
     "run_state": Row("errors process_tree"),
     "run_folder": Row("errors"),
@@ -126,12 +127,13 @@ TABLE = {
     "activity_api": Row(pure=True),
     "asgi": Row(),
     "activity": Row("activity_api asgi"),
+    "identity": Row("activity_api asgi releases versions"),
     # the command line
     "arguments": Row("errors"),
     "streams": Row(),
     "cli": Row(
         "arguments bundle description doctor engine errors findings fit lifecycle local_run local_start local_stop "
-        "overview pins plan progress readiness render run_state start streams supervise "
+        "overview pins plan progress readiness releases render run_state start streams supervise "
         "versions"
     ),
     # the training side, which runs in the containers
@@ -319,6 +321,7 @@ def test_what_is_slow_to_import_is_imported_where_it_is_needed(name: str) -> Non
         "activity": {"asyncio"},
         "asgi": {"asyncio"},
         "progress": {"rich"},
+        "identity": {"asyncio"},
         "callback": {"transformers"},
         "transfer.engine": {"torch", "vllm"},
         "transfer.nccl": {"torch", "vllm"},

@@ -348,7 +348,7 @@ class _Server(BaseHTTPRequestHandler):
         "/v1/models": {"data": [{"id": "m"}]},
         "/get_world_size": {"world_size": 1},
         "/v1/completions": {"choices": [{"text": "x", "finish_reason": "length"}], "usage": {"completion_tokens": 1}},
-        "/server_info": {
+        "/grpo_stack/identity": {
             "vllm_config": {
                 "weight_transfer_config": {"backend": "gloo"},
                 "model_config": {"logprobs_mode": "processed_logprobs", "max_logprobs": -1},

@@ -24,7 +24,8 @@ def test_the_server_of_the_default_split_runs_exactly_what_trl_asks_for():
         *("vllm", "serve", "Qwen/Qwen2.5-7B", "--host", "0.0.0.0", "--port", "8000"),
         *("--tensor-parallel-size", "4", "--weight-transfer-config", '{"backend": "nccl"}'),
         *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"),
-        *("--middleware", "grpo_stack.activity.Activity", "--max-model-len", "1536"),
+        *("--middleware", "grpo_stack.activity.Activity", "--middleware", "grpo_stack.identity.Identity"),
+        *("--max-model-len", "1536"),
     ]
     assert derive().server.env["VLLM_SERVER_DEV_MODE"] == "1"
 

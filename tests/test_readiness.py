@@ -58,15 +58,30 @@ def gives_up_at_once(expectation: Expectation) -> str:
 
 
 def test_a_usable_server_passes_and_is_asked_all_five_questions(vllm: FakeVllm) -> None:
+    vllm.has_identity = True
+
     wait_until_ready(expect(vllm.url), budget_s=10)
 
     assert vllm.requests == [
         "GET /health",
         "GET /v1/models",
-        "GET /server_info?config_format=json",
+        "GET /grpo_stack/identity",
         "GET /get_world_size",
         "POST /v1/completions",
     ]
+
+
+def test_a_server_without_the_middleware_is_asked_for_its_own_slow_description(vllm: FakeVllm) -> None:
+    wait_until_ready(expect(vllm.url), budget_s=10)
+
+    assert vllm.requests[2:4] == ["GET /grpo_stack/identity", "GET /server_info?config_format=json"]
+
+
+def test_an_identity_that_is_broken_is_not_passed_over(vllm: FakeVllm) -> None:
+    vllm.statuses["/grpo_stack/identity"] = 401
+
+    assert "HTTP 401 on /grpo_stack/identity" in gives_up_at_once(expect(vllm.url))
+    assert not any("server_info" in request for request in vllm.requests)
 
 
 def test_other_releases_on_the_other_side_are_given_up_at_once_and_the_same_ones_pass(vllm: FakeVllm) -> None:

@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, TypeVar
 
+from grpo_stack.activity_api import IDENTITY
+
 Own = TypeVar("Own", bound="FakeVllm")
 DEV_ROUTES = ("/server_info?config_format=json", "/get_world_size")
 
@@ -28,6 +30,8 @@ class FakeVllm:
         }
         self.world_size = 4
         self.dev_mode = True
+        self.has_identity = False
+        """Whether grpo_stack.identity is in front of it."""
         self.statuses: dict[str, int] = {}
         self.bodies: dict[str, bytes] = {}
         self.flap: Callable[[], int | None] = lambda: None
@@ -71,7 +75,7 @@ class FakeVllm:
             return status, b'{"error": "as told"}'
         if target in self.bodies:
             return 200, self.bodies[target]
-        if target in DEV_ROUTES and not self.dev_mode:
+        if (target in DEV_ROUTES and not self.dev_mode) or (target == IDENTITY and not self.has_identity):
             return 404, b'{"detail": "Not Found"}'
         known = {
             "GET /health": lambda: b"",
@@ -79,6 +83,7 @@ class FakeVllm:
             "GET /server_info?config_format=json": lambda: _json(
                 {"vllm_config": self.vllm_config, "vllm_env": {}, "system_env": {}}
             ),
+            f"GET {IDENTITY}": lambda: _json({"vllm_config": self.vllm_config, "system_env": {}}),
             "GET /get_world_size": lambda: _json({"world_size": self.world_size}),
             "POST /v1/completions": lambda: self._complete(body),
         }.get(f"{method} {target}")

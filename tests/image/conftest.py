@@ -143,6 +143,7 @@ def vllm_serve(folder: Path, port: int, env: dict[str, str]) -> Iterator[None]:
     argv += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "128"]
     argv += ["--weight-transfer-config", '{"backend": "gloo"}']
     argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1", "--enforce-eager"]
+    argv += ["--middleware", "grpo_stack.identity.Identity"]
     settings = {
         **os.environ,
         "VLLM_SERVER_DEV_MODE": "1",
