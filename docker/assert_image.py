@@ -29,11 +29,14 @@ STARTED_WITH = {
     "accelerate.commands.launch": "launch_command",
     "datasets": "load_dataset",
     "math_verify": "verify",
+    # With `use_peft`.
+    "peft": "get_peft_model",
 }
 
 STARTED_WITH_ON = {
     "cpu": {"vllm.v1.worker.cpu_worker": "CPUWorker", "gguf": "GGUFReader"},
-    "cuda": {"vllm.v1.worker.gpu_worker": "Worker"},
+    # bitsandbytes has the 8-bit optimizers.
+    "cuda": {"vllm.v1.worker.gpu_worker": "Worker", "bitsandbytes.optim": "AdamW8bit"},
 }
 
 

@@ -80,11 +80,11 @@ def sharing(tmp_path: Path) -> dict[str, str]:
 
 
 def train_two_ranks(
-    server: Server, output: Path, steps: int, sharing: dict[str, str]
+    server: Server, output: Path, steps: int, sharing: dict[str, str], *words: str
 ) -> subprocess.CompletedProcess[str]:
     program = ("torchrun", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--nproc-per-node", "2")
     env = {"PYTHONPATH": str(Path(__file__).parents[2]), **sharing}
-    more = ("--per_device_train_batch_size", "8", "--save_steps", "2")
+    more = ("--per_device_train_batch_size", "8", "--save_steps", "2", *words)
     return server.train(output, steps, *more, program=(*program, str(SHARDED)), env=env)
 
 
@@ -116,3 +116,59 @@ def assert_trained(model: Path, untrained: Path) -> None:
     assert new.config.tie_word_embeddings == old.config.tie_word_embeddings
     assert after.keys() == before.keys()
     assert [name for name in before if torch.equal(after[name], before[name])] == []
+
+
+ADAPTERS = (
+    "--use_peft",
+    "true",
+    "--lora_r",
+    "8",
+    "--lora_alpha",
+    "32",
+    "--lora_dropout",
+    "0",
+    "--learning_rate",
+    "3e-2",
+)
+"""Without dropout the trainer's log-probs are those of the weights that it pushes, as the server's are."""
+
+
+def assert_adapters_pushed(output: Path, base: Path, steps: int) -> None:
+    """That adapters are left that change what the model says, and that the server had them merged at every step."""
+    lines = metrics.read(output / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    assert max(line["sampling/sampling_logp_difference/mean"] for line in lines) <= 1e-4
+    assert not list((output / "model").glob("model*.safetensors"))
+    assert change_of_logps(output / "model", base) >= 0.01
+
+
+@torch.no_grad()
+def change_of_logps(adapters: Path, base: Path) -> float:
+    """Mean difference that the adapters make to the log-probs of some tokens."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    tokens = torch.tensor([[5, 9, 20, 33, 7, 8, 12, 40, 22, 31]])
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    before = model(tokens).logits.log_softmax(-1)
+    after = PeftModel.from_pretrained(model, adapters)(tokens).logits.log_softmax(-1)
+    return float((after - before).abs().mean())
+
+
+def test_adapters_are_merged_for_each_push_and_go_on_from_a_checkpoint(server: Server, tmp_path: Path) -> None:
+    first = server.train(tmp_path, 4, "--save_steps", "2", *ADAPTERS)
+    assert first.returncode == 0, first.stderr
+    then = server.train(tmp_path, 8, "--save_steps", "2", *ADAPTERS)
+    assert then.returncode == 0, then.stderr
+
+    assert f"resuming from {tmp_path / 'checkpoint-4'}" in then.stdout
+    assert_adapters_pushed(tmp_path, server.model, 8)
+
+
+def test_adapters_of_a_sharded_model_are_merged_as_well(
+    server: Server, tmp_path: Path, sharing: dict[str, str]
+) -> None:
+    done = train_two_ranks(server, tmp_path, 8, sharing, *ADAPTERS)
+
+    assert done.returncode == 0, done.stderr
+    assert_adapters_pushed(tmp_path, server.model, 8)
