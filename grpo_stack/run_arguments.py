@@ -6,12 +6,13 @@ From the command line or from `--config FILE.yaml`.
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_stack import dataset as prompts
-from grpo_stack import mismatch
+from grpo_stack import extras, mismatch
 from grpo_stack.errors import DescriptionError
 
 
@@ -128,7 +129,21 @@ def _parse(arguments: list[str] | None, cuda: bool, config: type) -> tuple[RunAr
         raise DescriptionError(f"arguments: {' '.join(str(error).split())}") from error
     if not model.model_name_or_path:
         raise DescriptionError("arguments: --model_name_or_path is missing; give a Hub id or a folder")
+    if problems := _missing_packages(training, model):
+        raise DescriptionError(problems)
     return run, training, model
+
+
+def _missing_packages(training: Any, model: Any) -> list[str]:
+    trackers = training.report_to
+    return extras.missing(
+        optimizer=str(getattr(training.optim, "value", training.optim)),
+        report_to=[trackers] if isinstance(trackers, str) else trackers or (),
+        liger=training.use_liger_kernel,
+        adapters=model.use_peft,
+        quantized=model.load_in_4bit or model.load_in_8bit,
+        has=lambda module: importlib.util.find_spec(module) is not None,
+    )
 
 
 def _unknown_options(given: list[str], known: list[str]) -> list[str]:

@@ -104,6 +104,14 @@ def test_a_mode_or_limit_that_the_guard_does_not_have_is_one_line(tmp_path: Path
     assert run_arguments.read(["--config", str(off), *MODEL], cuda=False)[0].mismatch == "off"
 
 
+def test_an_option_that_needs_a_package_which_is_not_here_is_told_before_the_server_is_waited_for() -> None:
+    (line,) = problems(*MODEL, "--optim", "adamw_8bit", "--use_peft", "true")
+
+    assert line.startswith(
+        "arguments: --optim adamw_8bit needs the Python module bitsandbytes, which is not installed here"
+    )
+
+
 def test_no_model_is_one_line() -> None:
     assert problems() == ("arguments: --model_name_or_path is missing; give a Hub id or a folder",)
 
