@@ -78,6 +78,7 @@ def main() -> None:
             **Gpu().machine(),
             "model": "half",
             "exit code": code,
+            "first judged step": FIRST,
             **judged(rows),
             "reserved": stack.grep(RESERVED, "trainer") + stack.grep(RESERVED, "vllm-server"),
             "rows": rows,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,27 +120,33 @@ def faults(found: list[dict[str, Any]]) -> list[str]:
 
 def figures(found: list[dict[str, Any]]) -> list[str]:
     rows = []
-    for number, run in enumerate(found, 1):
-        medians = run["medians"]
-        rounds = len(run["rows"])
+    for run in found:
+        medians, rounds = run["medians"], len(run["rows"])
         for key, stack in medians["stack"].items():
             if key.endswith("after the start"):
                 continue
             hand = medians["by hand"].get(key)
-            rows.append([f"{run['model']}, {number}", rounds, key, hand, stack, stack / hand if hand else None])
+            rows.append([run["model"], rounds, key, hand, stack, stack / hand if hand else None])
         speed = {side: run["tokens a step"] / medians[side]["generate s"] for side in ("by hand", "stack")}
         ratio = speed["stack"] / speed["by hand"]
-        rows.append([f"{run['model']}, {number}", rounds, "tokens/s", *(round(speed[s]) for s in speed), ratio])
-    titles = ["Model, series", "rounds", "median of", "by hand", "stack", "stack / by hand"]
+        rows.append([run["model"], rounds, "tokens/s", *(round(speed[s]) for s in speed), ratio])
+        after = [statistics.median(_after_answer(row[side]) for row in run["rows"]) for side in ("by hand", "stack")]
+        rows.append([run["model"], rounds, "server answers → first step s", *after, after[1] / after[0]])
+    titles = ["Model", "rounds", "median of", "by hand", "stack", "stack / by hand"]
     few = (
-        "Fewer than three rounds decide nothing: a step of one and the same run takes up to a third more on another start. "
-        "That the stack was slower in each of them makes a cost of its own likely; what causes it is not known yet: "
-        "`bench/gpu_costs.py` switches parts of the stack off and on within one run instead. The pushes by hand are those of "
-        "NCCL's defaults. In the first series a person's way was timed, the script started once the server answered; since "
-        "then it imports while the server loads, and only its steps can be compared with those before."
+        "Fewer than three rounds: a step of one and the same run takes up to a third more on another start, so a tenth more or "
+        "less decides nothing."
     )
     note = [few, ""] if any(len(run["rows"]) < 3 for run in found) else []
-    return ["## Beside the same thing done by hand", "", *table(titles, rows), *note, *phases(found)]
+    text = (
+        "The pushes by hand are those of NCCL's own choice of sockets. By hand means the shortest way there is: the script "
+        "imports while the server loads, and goes on once `/health` answers."
+    )
+    return ["## Beside the same thing done by hand", "", text, "", *table(titles, rows), *note, *phases(found)]
+
+
+def _after_answer(side: dict[str, Any]) -> float:
+    return float(side["first step"] - side["server answers"])
 
 
 PHASES = (
@@ -215,7 +223,57 @@ def pushes(found: list[dict[str, Any]]) -> list[str]:
             whole = statistics.median(row["pushes s"][1:]) if "pushes s" in row else None
             rows.append([row["setting"], row.get("GB/s"), whole, *parts])
         titles = ["NCCL: threads x sockets", "GB/s of the whole push", "s", "of it start", "finish", "reset cache"]
-        lines += [f"## Weight push of {sweep['model']}, by {sweep['network']}", "", *table(titles, rows)]
+        size = max(row.get("bytes", 0) for row in sweep["rows"]) / 1e9
+        text = (
+            f"{size:.2f} GB through the whole of TRL's sync, medians of all pushes but the first; where nothing is said of cores, both "
+            "sides may use all. What is not start, finish and cache is packing, sending and loading, which go on side by side."
+        )
+        lines += [f"## Weight push of {sweep['model']}, by {sweep['network']}", "", text, "", *table(titles, rows)]
+    return lines
+
+
+def costs(found: list[dict[str, Any]]) -> list[str]:
+    """What parts of the stack cost, switched within one run."""
+    lines = ["## Parts of the stack, on and off within one run", ""]
+    for run in found:
+        states = [name for name, value in run.items() if isinstance(value, dict)]
+        rows = [[name, *(f"{value:.3f}" for value in run[name].values())] for name in states]
+        steps = [row["step"] for row in run["rows"] if row["number"] >= run["first judged step"]]
+        low, _, high = statistics.quantiles(steps, n=4)
+        grown = "; ".join(f"{way}: {change / 1e9:.2f} GB" for way, change in _grown(run["reserved"]).items())
+        lines += [
+            f"{run['model']}, {len(run['rows'])} steps. Asking: the supervisors ask the server how it is, or are stopped. Giving: what "
+            "each side gives back to the GPU after a push, what the push alone had taken (as the stack does), all that torch has "
+            "cached, or nothing.",
+            "",
+            *table(["", *(f"{part} s" for part in ("generate", "push", "optimize", "step"))], rows),
+            f"Half of all steps lie between {low:.2f} and {high:.2f} s; a difference that is small beside that says nothing. What torch "
+            f"keeps on the server's side grew at each push by (medians): {grown}.",
+            "",
+        ]
+    return lines
+
+
+def _grown(said: list[str]) -> dict[str, float]:
+    """Median change of the server's reserved bytes from one push to the next, by what is given back after it."""
+    pushes = re.findall(r"server: reserved (\d+) after push \d+, (.*)", "\n".join(said))
+    changes: dict[str, list[int]] = {}
+    for (before, _), (after, way) in pairwise(pushes):
+        changes.setdefault(way, []).append(int(after) - int(before))
+    return {way: statistics.median(some) for way, some in changes.items()}
+
+
+def paths(found: list[dict[str, Any]]) -> list[str]:
+    """Ways between two GPUs of one host."""
+    lines = []
+    for run in found:
+        rows = []
+        for row in run["rows"]:
+            whole = statistics.median(row["pushes s"][1:]) if "pushes s" in row else None
+            said = row["warnings"] or [row.get("failed", "-")]
+            rows.append([row["path"], row["network"], row.get("GB/s"), whole, ", ".join(row["transports"]), said[0]])
+        titles = ["Way", "network", "GB/s of the whole push", "s", "NCCL chose", "NCCL warned"]
+        lines += [f"## Weight push of {run['model']} between two GPUs", "", *table(titles, rows)]
     return lines
 
 
@@ -224,7 +282,9 @@ SECTIONS = (
     (("models",), (noise,)),
     (("faults-*", "stack-*"), (faults,)),
     (("figures-*",), (figures,)),
+    (("costs-*",), (costs,)),
     (("push-*",), (pushes,)),
+    (("paths",), (paths,)),
     (("refusals",), (refusals,)),
 )
 

@@ -58,7 +58,9 @@ def main() -> None:
     half, seven = models / "half", models / "seven"
     found: dict[str, Any] = {"nothing wrong": doctor(words(half, "shared", 20), dict(os.environ))}
     more = ("server.gpu_memory_utilization=0.9",)
-    found["0.9 of a shared GPU for vLLM"] = doctor(words(half, "shared", 20, *more), dict(os.environ))
+    found["0.9 of a shared GPU for vLLM, a trainer of 7.6B"] = doctor(
+        words(seven, "shared", 20, *more), dict(os.environ)
+    )
     more = ("server.gpu_memory_utilization=0.1",)
     found["0.1 of the GPU for a server of 7.6B"] = doctor(words(seven, "shared", 20, *more), dict(os.environ))
     more = ("server.dtype=float32",)

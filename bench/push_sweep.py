@@ -2,8 +2,9 @@
 
     python bench/push_sweep.py MODEL WORK RESULTS [WAVE …]
 
-WAVE: 0 or 1, five of the settings each (default: both); a later one is added to what RESULTS holds. MODEL is a folder of bench/gpu_models.py. As root, and where the system has `ip`, the two sides are in network namespaces of their own
-on a bridge, as containers are; else they meet on the loopback device, and the result says so.
+WAVE: 0, 1 or 2, five of the settings each (default: all); one that is not the first is added to what RESULTS holds. MODEL is a
+folder of bench/gpu_models.py. As root, and where the system has `ip`, the two sides are in network namespaces of their own on a
+bridge, as containers are; else they meet on the loopback device, and the result says so.
 """
 
 from __future__ import annotations
