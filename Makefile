@@ -127,6 +127,12 @@ bench-gpu: ## measure on this host's first GPU: PYTHON=one that holds vLLM and T
 	@$(PYTHON) bench/gpu_refusals.py "$$BENCH/models" docs/gpu
 	@$(PYTHON) bench/gpu_page.py
 
+.PHONY: bench-paths
+bench-paths: ## measure the ways between this host's first two GPUs; PYTHON as for bench-gpu
+	@$(PYTHON) bench/gpu_models.py "$$BENCH/models"
+	@$(PYTHON) bench/gpu_paths.py "$$BENCH/models/seven" "$$BENCH/runs" docs/gpu
+	@$(PYTHON) bench/gpu_page.py
+
 .PHONY: clean distclean
 clean: ## remove this project's containers, networks, volumes (caches!) and built files; outputs and images stay
 	@docker/setup/clean.sh

@@ -70,8 +70,13 @@ class Gpu:
         versions = {}
         for package in ("vllm", "trl", "torch", "transformers"):
             versions[package] = metadata.version(package)
-        cores = len(os.sched_getaffinity(0))
-        return {"machine": f"one {name}, {cores} cores", "driver": driver, "python": sys.version.split()[0], **versions}
+        gpus, cores = self._nvml.nvmlDeviceGetCount(), len(os.sched_getaffinity(0))
+        return {
+            "machine": f"{gpus if gpus > 1 else 'one'} {name}, {cores} cores",
+            "driver": driver,
+            "python": sys.version.split()[0],
+            **versions,
+        }
 
 
 class Up:
