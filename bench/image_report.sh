@@ -43,11 +43,11 @@ row "largest (MB)" "$("$DOCKER" run --rm --workdir /opt/venv/lib/python3.11/site
     sh -c 'du -sm -- * | sort -rn | head -n 10' | awk '{ printf "%s%s %s", n++ ? ", " : "", $2, $1 }')"
 
 # seconds MODULE: what importing it takes of the imports below, once its files are cached
-seconds() { printf '%s' "$imports" | awk -F'|' -v m="$1" '{ gsub(/ /, "", $3) } $3 == m { printf "%.1f s", $2 / 1e6 }'; }
+seconds() { awk -F'|' -v m="$1" '{ gsub(/ /, "", $3) } $3 == m { printf "%.1f s", $2 / 1e6 }' "$copy/imports"; }
 
-importing() { "$DOCKER" run --rm "$image" python -X importtime -c 'import trl.trainer.grpo_trainer' 2>&1 >/dev/null; }
-importing >/dev/null
-imports=$(importing)
+for _ in uncached cached; do
+    "$DOCKER" run --rm "$image" python -X importtime -c 'import trl.trainer.grpo_trainer' >/dev/null 2>"$copy/imports"
+done
 row "importing TRL's GRPO trainer" "$(seconds trl.trainer.grpo_trainer)"
 row "PEFT in that" "$(seconds peft)"
 row "bitsandbytes in that" "$(seconds bitsandbytes)"
