@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_stack import dataset as prompts
-from grpo_stack import hub, metrics, rewards
+from grpo_stack import hub, metrics, rewards, training_options
 from grpo_stack.errors import DescriptionError, NotReadyError
 from grpo_stack.run_arguments import RunArguments
 
@@ -57,8 +57,16 @@ def build(inputs: Inputs, training: Any, model: Any) -> Any:
         )
     except requests.ConnectionError as error:
         raise NotReadyError(f"vLLM: {' '.join(str(error).split())}") from error
+    require_pushable(trainer)
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
+
+
+def require_pushable(trainer: Any) -> None:
+    """DescriptionError if the model's weights are packed, by whichever option or configuration, and a server is to have them."""
+    packed = [bits for bits in (4, 8) if getattr(trainer.model, f"is_loaded_in_{bits}bit", False)]
+    if packed and trainer.args.use_vllm and trainer.args.vllm_mode == "server":
+        raise DescriptionError(f"model: loaded in {packed[0]} bits; {training_options.WHY_NOT_PACKED}")
 
 
 def time_phases(trainer: Any, clock: metrics.StepClock) -> None:

@@ -24,7 +24,7 @@ __all__ = ["CHECKS", "Capacities", "as_data", "capacities", "findings", "lines",
 CHECKS = {
     "model": "its config can be read",
     "tensor-parallel": "the server's GPUs can hold the model between them",
-    "arguments": "TRL knows every name in `trainer.args`",
+    "arguments": "TRL knows every name in `trainer.args`, and the server can take what is trained with them",
     "batch": "TRL can make whole groups of completions of it",
     "length": "prompt and completion fit into what the model was made for",
     "server-memory": "each GPU of the server holds weights, a sequence, and a weight push",
@@ -48,7 +48,7 @@ def findings(
     `config` None: the model's could not be read. `total_gpus` is how many the host has, for the splits that are proposed;
     None: those of the split.
     """
-    found = [*_arguments(described), *_batch(described), *_length(described, config)]
+    found = [*_arguments(described), *_packed(described, config), *_batch(described), *_length(described, config)]
     if config is None:
         return (_unread(described), *found)
     if described.accelerator == "cuda":
@@ -68,6 +68,17 @@ def _arguments(described: StackSpec) -> Iterable[Finding]:
     for name, near in training_options.unknown(described.trainer.args).items():
         hint = f"did you mean {near}?" if near else "see TRL's GRPOConfig and ModelConfig for those that there are"
         yield Finding("arguments", "problem", f"trainer.args.{name}: TRL knows no such option", hint, described=True)
+
+
+def _packed(described: StackSpec, config: ModelConfig | None) -> Iterable[Finding]:
+    if described.gpus.mode == COLOCATE:
+        return
+    why = training_options.WHY_NOT_PACKED
+    fix = "leave it out; adapters (use_peft) save what gradients and optimizer would take"
+    for name in training_options.packed(spec.training_args(described)):
+        yield Finding("arguments", "problem", f"trainer.args.{name}: {why}", fix, described=True)
+    if config and config.quantization == "bitsandbytes":
+        yield Finding("model", "problem", why, "name the model that this one was made from", described=True)
 
 
 def _batch(described: StackSpec) -> Iterable[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from grpo_stack import launch, parallelism, pins, programs, spec
+from grpo_stack import launch, parallelism, pins, programs, spec, training_options
 from grpo_stack.facts import Gpu, ModelConfig
 from grpo_stack.memory import server, shares, trainer
 from grpo_stack.memory.server import Serving
@@ -101,7 +101,7 @@ def training(described: StackSpec) -> Training:
         per_device_batch=max(1, number(args.get("per_device_train_batch_size"), _BATCH)),
         dtype=_dtype(str(args.get("dtype") or described.server.dtype or "bfloat16"), None),
         optimizer=str(args.get("optim", _OPTIMIZER)),
-        gradient_checkpointing=_flag(args.get("gradient_checkpointing", True)),
+        gradient_checkpointing=training_options.flag(args.get("gradient_checkpointing", True)),
         lora=lora,
         reference=lora is None and _nonzero(args.get("beta")),
         full_logits=0 if pins.find(described.pins).trl.startswith("1.16.") else completion,
@@ -150,7 +150,7 @@ def _server_gpus(described: StackSpec) -> int:
 
 
 def _lora(args: Mapping[str, object]) -> Lora | None:
-    if not _flag(args.get("use_peft", False)):
+    if not training_options.flag(args.get("use_peft", False)):
         return None
     given = args.get("lora_target_modules") or Lora.targets
     targets = given if isinstance(given, tuple) else (str(given),)
@@ -169,7 +169,3 @@ def _nonzero(value: object) -> bool:
         return float(str(value)) != 0
     except ValueError:
         return False
-
-
-def _flag(value: object) -> bool:
-    return str(value).lower() in ("true", "1", "yes")

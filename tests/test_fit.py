@@ -52,6 +52,33 @@ def test_every_name_that_trl_does_not_know_is_refused_with_the_nearest():
     ]
 
 
+@pytest.mark.parametrize("given", [{"load_in_4bit": True}, {"load-in-8bit": "true"}])
+@pytest.mark.parametrize("stack", [{}, {"split": "shared"}, {"accelerator": "cpu"}])
+def test_weights_that_no_server_can_take_are_refused(stack, given):
+    (option,) = given
+
+    found = findings({**stack, "trainer": {"args": given}}, model=None)
+
+    assert problem(found).check == "arguments"
+    assert problem(found).found.startswith(f"trainer.args.{option.replace('-', '_')}: bitsandbytes packs the weights")
+
+
+def test_weights_that_are_not_packed_or_not_pushed_are_not_refused():
+    for data in (
+        {"split": "colocate", "trainer": {"args": {"load_in_4bit": True}}},
+        {"trainer": {"args": {"load_in_4bit": False}}},
+    ):
+        assert levels(findings(data, model=None)).get("arguments") is None
+
+
+def test_a_model_that_is_packed_already_is_refused_where_it_would_be_pushed():
+    packed = replace(QWEN, quantization="bitsandbytes")
+
+    assert levels(findings(model=packed))["model"] == "problem"
+    assert "model" not in levels(findings({"split": "colocate"}, model=packed))
+    assert "model" not in levels(findings(model=replace(QWEN, quantization="fp8")))
+
+
 def test_every_check_has_its_meaning():
     found = [*findings(), *findings(model=None), *findings({"trainer": {"args": {"xyzzy": 1}}})]
 

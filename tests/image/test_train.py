@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from grpo_stack import run_arguments, train, training_options
+from grpo_stack import assembly, run_arguments, train, training_options
 from grpo_stack.errors import DescriptionError
 
 MODEL = ("--model_name_or_path", "/models/m")
@@ -110,6 +111,20 @@ def test_an_option_that_needs_a_package_which_is_not_here_is_told_before_the_ser
     assert line.startswith(
         "arguments: --optim adamw_8bit needs the Python module bitsandbytes, which is not installed here"
     )
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_model_with_packed_weights_is_for_no_server(bits: int) -> None:
+    model = SimpleNamespace(**{f"is_loaded_in_{bits}bit": True})
+
+    server, colocate = (
+        SimpleNamespace(model=model, args=SimpleNamespace(use_vllm=True, vllm_mode=mode))
+        for mode in ("server", "colocate")
+    )
+
+    with pytest.raises(DescriptionError, match=f"model: loaded in {bits} bits; bitsandbytes packs the weights"):
+        assembly.require_pushable(server)
+    assembly.require_pushable(colocate)
 
 
 def test_no_model_is_one_line() -> None:
