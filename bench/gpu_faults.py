@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import gpu_hand
 from gpu_watch import Gpu, Up, commands, find, save, until, words
 
 PATIENCE = ("recovery.stuck_after_s=15", "recovery.update_limit_s=30", "recovery.phase_floor_s=45")
@@ -113,7 +114,10 @@ def main() -> None:
     gpu = Gpu()
     before = gpu.used_mib()
     gpu.watch()
-    stack = Up(f"faults-{model}", work, words(models / model, "shared", 10000, *save_, *PATIENCE))
+    length = (
+        f"server.max_model_len={gpu_hand.LENGTH[model]}"  # as in the figures, so that their compiled kernels serve here
+    )
+    stack = Up(f"faults-{model}", work, words(models / model, "shared", 10000, length, *save_, *PATIENCE))
     struck: list[dict[str, Any]] = []
     ready = None
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,22 @@ def other_vllm(version: str) -> Iterator[dict[str, str]]:
         yield {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
 
 
+@contextmanager
+def old_driver(version: str) -> Iterator[dict[str, str]]:
+    """NVML of this machine, but for the driver's version: that is said to be an older one."""
+    with tempfile.TemporaryDirectory() as folder:
+        patch = f"import pynvml\npynvml.nvmlSystemGetDriverVersion = lambda: {version!r}\n"
+        (Path(folder) / "sitecustomize.py").write_text(patch)
+        yield {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+
+
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    """Another program listens on the port."""
+    with socket.create_server(("127.0.0.1", port)):
+        yield
+
+
 def main() -> None:
     models, results = (Path(word).resolve() for word in sys.argv[1:3])
     half, seven = models / "half", models / "seven"
@@ -69,6 +86,10 @@ def main() -> None:
         found["another program on the GPU"] = doctor(words(half, "shared", 20), dict(os.environ))
     with other_vllm("0.18.0") as env:
         found["vLLM 0.18.0 for TRL 1.16.0"] = doctor(words(half, "shared", 20), {**os.environ, **env})
+    with old_driver("535.104.05") as env:
+        found["driver 535.104.05 for CUDA 13.0"] = doctor(words(half, "shared", 20), {**os.environ, **env})
+    with taken(8000):
+        found["another server on the port"] = doctor(words(half, "shared", 20), dict(os.environ))
     save(results, "refusals", {**Gpu().machine(), "refusals": found})
 
 
