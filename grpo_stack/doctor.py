@@ -16,6 +16,7 @@ from grpo_stack import (
     engine,
     findings,
     fit,
+    footprint,
     gpus,
     host,
     inputs,
@@ -34,7 +35,7 @@ from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, ModelConfig
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
-from grpo_stack.memory import shares, tensors
+from grpo_stack.memory import checkpoint, shares, tensors
 from grpo_stack.memory.shares import Side
 from grpo_stack.models import ModelReading
 from grpo_stack.plan import StackPlan
@@ -110,7 +111,7 @@ def check(described: Description, planned: StackPlan, machine: Machine, caller: 
         reading = asked.result()
     named = _about(reading) if reading else ()
     fitting = _fit(described, reading.config if reading else None, machine.gpus)
-    room = _room(reading.config, planned, facts) if reading and reading.config else ()
+    room = _room(described.spec, reading.config, planned, facts) if reading and reading.config else ()
     return (*host_findings, *named, *room, *fitting, *(() if as_processes else _source(described)))
 
 
@@ -153,12 +154,12 @@ def _fit(described: Description, config: ModelConfig | None, found: GpuReading) 
     return (finding for finding in judged if finding.check != "model")
 
 
-def _room(config: ModelConfig, planned: StackPlan, facts: Facts) -> Iterable[Finding]:
+def _room(described: StackSpec, config: ModelConfig, planned: StackPlan, facts: Facts) -> Iterable[Finding]:
     """Whether the disks hold the model, in two bytes for each parameter unless its config says otherwise."""
-    parameters = tensors.parameters(config)
-    weights = parameters * shares.DTYPE_BYTES.get(config.dtype or "", 2)
+    weights = tensors.parameters(config) * shares.DTYPE_BYTES.get(config.dtype or "", 2)
+    written = checkpoint.written_bytes(config, footprint.training(described))
     free = facts.engine.data_root_free_bytes if facts.engine else None
-    return inputs.room(parameters, weights, free, preflight.images_bytes(planned, facts), facts.host.folders)
+    return inputs.room(weights, written, free, preflight.images_bytes(planned, facts), facts.host.folders)
 
 
 def _facts(

@@ -97,9 +97,9 @@ def training(described: StackSpec) -> Training:
     return Training(
         processes=launch.processes(described),
         length=parallelism.needed_length(described.data.max_prompt_length, completion),
-        parallelism=described.trainer.parallelism,
+        parallelism=described.trainer.parallelism if described.accelerator == "cuda" else "ddp",
         per_device_batch=max(1, number(args.get("per_device_train_batch_size"), _BATCH)),
-        dtype=_dtype(str(args.get("dtype") or described.server.dtype or "bfloat16"), None),
+        dtype=_dtype(str(args.get("dtype") or programs.dtype(described)), None),
         optimizer=str(args.get("optim", _OPTIMIZER)),
         gradient_checkpointing=training_options.flag(args.get("gradient_checkpointing", True)),
         lora=lora,

@@ -10,10 +10,6 @@ from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 CHECKPOINT_BYTES = 2 * 10**9
 """Free space that the outputs folder must have at least: a checkpoint of a small model."""
 
-CHECKPOINT_BYTES_A_PARAMETER = 20
-"""The most, FSDP2's, all in float32: transformers 5.24 writes the weights twice (model.safetensors, pytorch_model_fsdp.bin) and
-both moments of Adam; then there is the trained model. Kept checkpoints come on top."""
-
 
 def check(
     folders: Iterable[FolderSpace],
@@ -34,21 +30,26 @@ def check(
 
 
 def room(
-    parameters: int, weights_bytes: int, cache_free_bytes: int | None, images_bytes: int, outputs: Iterable[FolderSpace]
+    weights_bytes: int,
+    written_bytes: int,
+    cache_free_bytes: int | None,
+    images_bytes: int,
+    outputs: Iterable[FolderSpace],
 ) -> Iterable[Finding]:
-    """Whether the model fits twice: as a download, and as what training writes.
+    """Whether the model fits twice: as a download, and as what training writes, a checkpoint and the trained model.
 
-    `cache_free_bytes`: where the engine keeps volumes and images; `images_bytes`: what those will still take of it.
+    Kept checkpoints come on top. `cache_free_bytes`: where the engine keeps volumes and images; `images_bytes`: what those will still take of it.
     """
     size = _gigabytes(weights_bytes)
     if cache_free_bytes is not None and cache_free_bytes < weights_bytes + images_bytes:
         found = f"the weights take {size} beside the images, {_gigabytes(cache_free_bytes)} are free for Docker"
         yield Finding("model-space", WARNING, found, "free some, unless the cache volume holds the model already")
-    needed = CHECKPOINT_BYTES_A_PARAMETER * parameters
-    small = [space for space in outputs if space.free_bytes is not None and space.free_bytes < needed]
+    small = [space for space in outputs if space.free_bytes is not None and space.free_bytes < written_bytes]
     for space in small:
         found = f"{_gigabytes(space.free_bytes or 0)} free in {space.path}"
-        fix = f"a checkpoint with optimizer state and the trained model take about {_gigabytes(needed)}; free some"
+        fix = (
+            f"a checkpoint with optimizer state and the trained model take about {_gigabytes(written_bytes)}; free some"
+        )
         yield Finding("model-space", WARNING, found, fix)
     if not small:
         yield Finding("model-space", OK, f"{size} of weights; a checkpoint and the trained model fit")

@@ -63,7 +63,7 @@ def server(spec: StackSpec) -> tuple[Word, ...]:
     if spec.accelerator == "cpu":
         # Compiling the model takes minutes on a few cores, and a short run never earns them back.
         argv += ["--enforce-eager"]
-    argv += _option("--dtype", _dtype(spec) if spec.accelerator == "cpu" else spec.server.dtype)
+    argv += _option("--dtype", dtype(spec) if spec.accelerator == "cpu" else spec.server.dtype)
     argv += ["--max-model-len", str(model_length(spec))]
     argv += _option("--gpu-memory-utilization", utilization(spec))
     return (*argv, *spec.server.extra_args)
@@ -155,7 +155,7 @@ def _training(spec: StackSpec) -> list[Word]:
     argv += ["--rewards", *_rewards(spec), "--output_dir", run_folder(spec)]
     argv += ["--mismatch", spec.recovery.mismatch, *_option("--mismatch_limit", spec.recovery.mismatch_limit)]
     argv += ["--use_vllm", "true", *_generation(spec)]
-    defaults = {"dtype": _dtype(spec), **TRAINING_DEFAULTS[spec.accelerator]}
+    defaults = {"dtype": dtype(spec), **TRAINING_DEFAULTS[spec.accelerator]}
     for key, value in {**defaults, **training_args(spec)}.items():
         # YAML reads the word `no` as false, which no `…_strategy` takes.
         argv += _option(f"--{key}", "no" if value is False and key.endswith("_strategy") else value)
@@ -185,7 +185,8 @@ def _text(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _dtype(spec: StackSpec) -> str:
+def dtype(spec: StackSpec) -> str:
+    """What the trainer loads its weights as, unless `trainer.args` says otherwise."""
     return spec.server.dtype or ("bfloat16" if spec.accelerator == "cuda" else "float32")
 
 

@@ -64,6 +64,7 @@ TABLE = {
     "memory.serving": Row(pure=True),
     "memory.server": Row("facts memory", pure=True),
     "memory.trainer": Row("facts memory", pure=True),
+    "memory.checkpoint": Row("facts memory", pure=True),
     "topology": Row("facts split", pure=True),
     "findings": Row("errors", pure=True),
     "devices": Row("facts findings plan split topology", pure=True),
@@ -119,7 +120,7 @@ TABLE = {
         "bundle description devices engine errors facts findings lifecycle plan presets render run_folder topology words"
     ),
     "doctor": Row(
-        "dataset_file description engine errors facts findings fit gpus host inputs local_preflight memory models packages "
+        "dataset_file description engine errors facts findings fit footprint gpus host inputs local_preflight memory models packages "
         "paths plan preflight processes programs snapshots spec volumes words"
     ),
     "overview": Row("plan render words", pure=True),

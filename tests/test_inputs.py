@@ -5,7 +5,7 @@ GB = 10**9
 
 
 def room(cache_free, outputs_free):
-    found = inputs.room(7 * GB, 15 * GB, cache_free, 30 * GB, [FolderSpace("/o", outputs_free, True)])
+    found = inputs.room(15 * GB, 140 * GB, cache_free, 30 * GB, [FolderSpace("/o", outputs_free, True)])
     return [(finding.level, str(finding)) for finding in found]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from grpo_stack import parallelism
 from grpo_stack.facts import ModelConfig
-from grpo_stack.memory import push, server, shares, tensors, trainer
+from grpo_stack.memory import checkpoint, push, server, shares, tensors, trainer
 from grpo_stack.memory.server import Serving
 from grpo_stack.memory.shares import GIB, Side
 from grpo_stack.memory.trainer import Lora, Training
@@ -402,3 +403,44 @@ def test_unknown_families_and_other_parts_are_said_to_be_estimates() -> None:
 
     assert ("weights", "family not known: counted like Llama") in [(row[0], row[2]) for row in shares.rows(side)]
     assert ("weights", "text part only") in [(row[0], row[2]) for row in shares.rows(served("gemma-3-4b"))]
+
+
+# what is written
+
+
+@pytest.mark.parametrize(
+    ("settings", "for_each"),
+    [
+        ({}, 8),
+        ({"dtype": "float32"}, 16),
+        ({"processes": 4, "parallelism": "ddp"}, 8),
+        ({"processes": 4, "parallelism": "fsdp2"}, 20),
+        ({"processes": 4, "parallelism": "zero2"}, 18),
+        ({"processes": 4, "parallelism": "zero3"}, 18),
+    ],
+)
+def test_a_checkpoint_and_the_trained_model_are_as_large_as_what_is_trained(
+    settings: dict[str, Any], for_each: int
+) -> None:
+    made = Training(**{"processes": 1, "length": LENGTH, **settings})
+
+    assert checkpoint.written_bytes(config("qwen2.5-7b"), made) == for_each * COUNTS["qwen2.5-7b"]
+
+
+def test_fsdp2_writes_a_tied_head_a_second_time() -> None:
+    small = config("qwen2.5-0.5b")
+    made = Training(4, LENGTH)
+    head = small.vocab_size * small.hidden_size
+
+    assert checkpoint.written_bytes(small, made) == 20 * COUNTS["qwen2.5-0.5b"] + 4 * head
+    adapters = checkpoint.written_bytes(small, replace(made, lora=Lora()))
+    assert adapters - 20 * tensors.adapters(small, 16, ("q_proj", "v_proj")) == 2 * head
+
+
+@given(names, parallelisms, st.sampled_from([1, 4]))
+def test_adapters_and_small_moments_take_less_room_on_the_disk(name: str, parallelism: str, processes: int) -> None:
+    made = Training(processes, LENGTH, parallelism=parallelism)
+    whole = checkpoint.written_bytes(config(name), made)
+
+    assert checkpoint.written_bytes(config(name), replace(made, lora=Lora())) < whole / 10
+    assert checkpoint.written_bytes(config(name), replace(made, optimizer="adamw_8bit")) < whole

@@ -79,7 +79,7 @@ def pushed_dtype(training: Training) -> str:
     accelerate 1.15, `fsdp2_prepare_model` (utils/fsdp_utils.py) upcasts whatever is trained under mixed precision; TRL
     1.16, `_iter_fsdp2_params` (generation/vllm_generation.py) yields `param.full_tensor()`. So a push has twice the bytes.
     """
-    upcast = _sharding(training) == "fsdp2" and training.lora is None
+    upcast = sharding(training) == "fsdp2" and training.lora is None
     return "float32" if upcast else training.dtype
 
 
@@ -104,7 +104,8 @@ def estimate(config: ModelConfig, capacity_gib: float, training: Training) -> Si
     return Side("trainer", training.processes, capacity_gib, shares, needed, needed / capacity_gib, remedies)
 
 
-def _sharding(training: Training) -> str:
+def sharding(training: Training) -> str:
+    """`parallelism`, or `none` for a single process."""
     return training.parallelism if training.processes > 1 else "none"
 
 
@@ -128,7 +129,7 @@ def _resident(config: ModelConfig, training: Training) -> list[Share]:
     model`). ddp reduces in buckets of their own (torch, DistributedDataParallel: gradient_as_bucket_view=False). Adapters
     are kept as float32 (PEFT: autocast_adapter_dtype).
     """
-    size, kind = DTYPE_BYTES[training.dtype], _sharding(training)
+    size, kind = DTYPE_BYTES[training.dtype], sharding(training)
     count, all_entries = trained(config, training), tensors.parameters(config)
     frozen = all_entries if training.lora else 0
     own = 4 if training.lora or kind == "fsdp2" else size
@@ -142,7 +143,7 @@ def _resident(config: ModelConfig, training: Training) -> list[Share]:
     found = [
         Share("weights", weights / GIB, _weights_note(config, training)),
         Share("gradients", gradients / GIB),
-        Share("optimizer state", _moments(config, training, count, keeps) / cut_rest / GIB, training.optimizer),
+        Share("optimizer state", moments(config, training, count, keeps) / cut_rest / GIB, training.optimizer),
     ]
     if training.reference and not training.lora:
         found.append(Share("reference model", all_entries * size / cut_weights / GIB))
@@ -154,10 +155,10 @@ def _weights_note(config: ModelConfig, training: Training) -> str:
         return "family not known: counted like Llama"
     if config.other_parts:
         return "text part only"
-    return "kept as float32" if _sharding(training) in SHARDED and not training.lora else ""
+    return "kept as float32" if sharding(training) in SHARDED and not training.lora else ""
 
 
-def _moments(config: ModelConfig, training: Training, count: int, keeps: int) -> float:
+def moments(config: ModelConfig, training: Training, count: int, keeps: int) -> float:
     """Bytes of AdamW's two moments; with 8 bits a byte each and a float32 scale for each block of 256 (Dettmers et al.
     2022, 2.2), while embeddings keep 32 bits (transformers, trainer.py: `register_module_override`)."""
     if training.optimizer not in EIGHT_BIT:
@@ -173,7 +174,7 @@ def _gathered(config: ModelConfig, training: Training) -> Share:
     (`fsdp2_prepare_model`: reshard_after_forward=False for the tail). DeepSpeed: its buckets, twice the reducing one
     (overlap_comm), and with stage 3 what its limit of live parameters allows.
     """
-    kind, size = _sharding(training), DTYPE_BYTES[training.dtype]
+    kind, size = sharding(training), DTYPE_BYTES[training.dtype]
     layer, count = tensors.layer_parameters(config), trained(config, training)
     if kind == "fsdp2":
         gradients = 2 * layer if training.lora is None else 0
@@ -239,7 +240,7 @@ def _head(config: ModelConfig, training: Training) -> Share:
 def _push_bytes(config: ModelConfig, training: Training) -> int:
     """On the first process; adapters under ZeRO-3 are merged with the whole model gathered, on every process
     (TRL, generation/vllm_generation.py, `_iter_named_params`)."""
-    size, kind = DTYPE_BYTES[pushed_dtype(training)], _sharding(training)
+    size, kind = DTYPE_BYTES[pushed_dtype(training)], sharding(training)
     sent = push.sender_bytes([count * size for count in tensors.pushed(config)], kind in ("fsdp2", "zero3"))
     whole = tensors.parameters(config) * size if training.lora and kind == "zero3" else 0
     return sent + whole
@@ -251,7 +252,7 @@ def _remedies(training: Training, smaller_batch: bool) -> list[str]:
         found.append("set trainer.args.gradient_checkpointing to true")
     if training.per_device_batch > 1 and smaller_batch:
         found.append("lower trainer.args.per_device_train_batch_size and raise gradient_accumulation_steps")
-    if _sharding(training) in ("ddp", "zero2"):
+    if sharding(training) in ("ddp", "zero2"):
         found.append("set trainer.parallelism to fsdp2")
     found.append("train on more GPUs" if training.lora else "train on more GPUs, or adapters (use_peft)")
     return found

@@ -6,6 +6,7 @@ That the reward rises with pushes is what tests/real/test_stack.py shows, in con
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ import pytest
 import torch
 from accelerate.utils.launch import prepare_multi_gpu_env
 
-from grpo_stack import demo, metrics
+from grpo_stack import demo, metrics, model_config
+from grpo_stack.memory import checkpoint
+from grpo_stack.memory.trainer import Lora, Training
 from tests.image import launching
 from tests.image.conftest import Server, free_port, joined, vllm_serve
 
@@ -53,6 +56,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint(server: Server, tmp_path: Path
     assert "step 5/6" in done.stdout
     assert "step 4/6" not in done.stdout
     assert [line["step"] for line in metrics.read(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert_as_large_as_planned(tmp_path, 6, server, Training(1, 0, dtype="float32"))
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="nothing is pushed, so what is learnt never shows")
@@ -105,6 +109,16 @@ def test_a_sharded_run_pushes_what_it_trains_goes_on_from_a_checkpoint_and_leave
     assert lines[-1]["reward"] >= lines[0]["reward"] + 0.3
     assert (output / "checkpoint-12" / "pytorch_model_fsdp.bin").exists()
     assert_trained(output / "model", server.model)
+    assert_as_large_as_planned(output, 12, server, Training(2, 0, parallelism="fsdp2"))
+
+
+def assert_as_large_as_planned(output: Path, number: int, server: Server, made: Training) -> None:
+    """That the files of weights and optimizer, of checkpoint `number` and the trained model, are as large as `doctor` counts them."""
+    kinds = ("model*.safetensors", "adapter*.safetensors", "pytorch_model*.bin", "optimizer*")
+    folders = (output / f"checkpoint-{number}", output / "model")
+    found = {file: file.stat().st_size for folder in folders for kind in kinds for file in folder.glob(kind)}
+    config = model_config.parse(json.loads((server.model / "config.json").read_text()))
+    assert sum(found.values()) == pytest.approx(checkpoint.written_bytes(config, made), rel=0.1), found
 
 
 def assert_trained(model: Path, untrained: Path) -> None:
@@ -163,6 +177,7 @@ def test_adapters_are_merged_for_each_push_and_go_on_from_a_checkpoint(server: S
 
     assert f"resuming from {tmp_path / 'checkpoint-4'}" in then.stdout
     assert_adapters_pushed(tmp_path, server.model, 8)
+    assert_as_large_as_planned(tmp_path, 8, server, Training(1, 0, lora=Lora(8)))
 
 
 def test_adapters_of_a_sharded_model_are_merged_as_well(
@@ -172,3 +187,4 @@ def test_adapters_of_a_sharded_model_are_merged_as_well(
 
     assert done.returncode == 0, done.stderr
     assert_adapters_pushed(tmp_path, server.model, 8)
+    assert_as_large_as_planned(tmp_path, 8, server, Training(2, 0, parallelism="fsdp2", dtype="float32", lora=Lora(8)))
