@@ -1,8 +1,9 @@
 """The stack against the same thing done by hand, on one GPU, one after the other and again.
 
-    python bench/gpu_figures.py MODELS WORK RESULTS [half|seven] [ROUNDS] [FIRST]
+    python bench/gpu_figures.py MODELS WORK RESULTS [half|seven] [ROUNDS] [FIRST] [SIDE …]
 
-By hand: bench/gpu_hand.py. Who comes first changes with each round. Rounds from FIRST on (default 0) are added to what RESULTS holds.
+By hand: bench/gpu_hand.py. The stack starts in two orders: as it is, the trainer imports while the server loads; the other way, its
+imports wait for the gate. Who comes first changes with each round. Rounds from FIRST on (default 0) are added to what RESULTS holds.
 The very first start of all finds no compiled kernels: it is the cold one.
 """
 
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import gpu_hand
 from gpu_faults import catch, generating
-from gpu_watch import Gpu, Up, find, save, until, words
+from gpu_watch import LATE, Gpu, Up, commands, find, save, until, words
 
 STEPS = {"half": 12, "seven": 7}
 TOKENS = {"half": 32 * 64, "seven": 16 * 256}
@@ -52,13 +53,16 @@ def with_middleware(model: Path, work: Path, number: int) -> dict[str, Any]:
     return gpu_hand.run(model, work, STEPS[model.name], "--middleware", "grpo_stack.activity.Activity")
 
 
-def by_stack(model: Path, work: Path, number: int) -> dict[str, Any]:
+def by_stack(model: Path, work: Path, number: int, late: bool = False) -> dict[str, Any]:
+    """As it is started for use; `late`: the trainer's imports only after the gate."""
     steps = STEPS[model.name]
     settings = ("trainer.args.save_strategy=no", f"server.max_model_len={gpu_hand.LENGTH[model.name]}")
     # More steps than are looked at: to write 15 GB of model at the end is not what is measured.
     stack = Up(f"figures-{model.name}-{number}", work, words(model, "shared", 1000, *settings))
     beats = Beats(stack.began)
     try:
+        if late:
+            hold_until_ready(stack)
         stack.wait_for(rf"^step {steps}/", "trainer")
         catch(generating)  # a trainer that ends within a push would leave vLLM waiting for it
     finally:
@@ -79,6 +83,28 @@ def by_stack(model: Path, work: Path, number: int) -> dict[str, Any]:
         "exit code": code,
         "said": stack.said(),
     }
+
+
+def with_late_imports(model: Path, work: Path, number: int) -> dict[str, Any]:
+    return by_stack(model, work, number, late=True)
+
+
+def hold_until_ready(stack: Up) -> None:
+    """Stop the training command as soon as it is there, and let it go on when the gate opens."""
+
+    def launchers() -> list[int]:
+        # Not the supervisor, whose words hold those of the command, nor its child before that has become the command.
+        found = find(r"accelerate.* launch ", stack.process.pid)
+        return [pid for pid in found if "supervise" not in commands(pid)]
+
+    if until(lambda: bool(launchers()), 60) is None:
+        raise SystemExit("the training command never started")
+    held = launchers()
+    for pid in held:
+        os.kill(pid, signal.SIGSTOP)
+    stack.wait_for("the server is ready after", "trainer")
+    for pid in held:
+        os.kill(pid, signal.SIGCONT)
 
 
 def end_without_saving(stack: Up) -> int:
@@ -113,7 +139,12 @@ class Beats:
                     self.at.setdefault(beat["phase"], round(beat["at"] - self._began, 3))
 
 
-SIDES = {"by hand": by_hand, "stack": by_stack, "by hand, with the middleware": with_middleware}
+SIDES = {
+    "by hand": by_hand,
+    "stack": by_stack,
+    LATE: with_late_imports,
+    "by hand, with the middleware": with_middleware,
+}
 
 
 def medians(rows: list[dict[str, Any]], side: str) -> dict[str, float]:
@@ -137,7 +168,7 @@ def main() -> None:
     models, work, results = (Path(word).resolve() for word in sys.argv[1:4])
     name = sys.argv[4] if len(sys.argv) > 4 else "half"
     rounds, first = (int(word) for word in (sys.argv[5:7] + ["3", "0"][len(sys.argv[5:7]) :]))
-    chosen = sys.argv[7:] or ["stack", "by hand"]
+    chosen = sys.argv[7:] or ["stack", "by hand", LATE]
     gpu = Gpu()
     empty = gpu.used_mib()
     file = results / f"figures-{name}.json"

@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gpu_watch import LATE
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "docs" / "gpu", ROOT / "docs" / "benchmarks-gpu.md"
 
@@ -166,19 +168,23 @@ def phases(found: list[dict[str, Any]]) -> list[str]:
     rows = []
     for run in found:
         for number, row in enumerate(run["rows"]):
-            if "go" in row.get("stack", {}):
-                kind = "warm" if number else "cold"
-                rows.append([run["model"], kind, *(row["stack"][phase] for phase in PHASES), _gate(row)])
-    titles = ["Model", "caches", *PHASES, "server answers → go"]
+            for side, imports in (("stack", "meanwhile"), (LATE, "after the gate")):
+                if "go" in row.get(side, {}):
+                    kind = "warm" if number else "cold"
+                    rows.append(
+                        [run["model"], kind, imports, *(row[side][phase] for phase in PHASES), _gate(row[side])]
+                    )
+    titles = ["Model", "caches", "trainer imports", *PHASES, "server answers → go"]
     text = (
         "Seconds from the start of `up` until each phase has ended. Cold: vLLM's, triton's and inductor's caches are empty. "
-        "`go` is when training may touch server and GPU, `joined` when its model is loaded and its group made."
+        "The stack's trainer imports meanwhile; to see what that gives, it was held until the gate opened. `go` is when training "
+        "may touch server and GPU, and has imported what it needs; `joined` when its model is loaded and its group made."
     )
     return ["## A start in phases", "", text, "", *table(titles, rows), *_first_token(found)] if rows else []
 
 
-def _gate(row: dict[str, Any]) -> float:
-    return float(row["stack"]["go"] - row["stack"]["server answers"])
+def _gate(side: dict[str, Any]) -> float:
+    return float(side["go"] - side["server answers"])
 
 
 def _first_token(found: list[dict[str, Any]]) -> list[str]:

@@ -28,6 +28,9 @@ SHAPES: dict[str, tuple[str, ...]] = {
 }
 """32 completions of 64 tokens a step for 0.5B, 16 of 256 for 7.6B."""
 
+LATE = "stack, imports after the gate"
+"""The side of the figures whose trainer imports one after the other with the server's loading."""
+
 
 def words(model: Path, split: str, steps: int, *settings: str) -> list[str]:
     """Flags of `grpo-stack` for one of the models that bench/gpu_models.py writes."""
