@@ -74,27 +74,29 @@ def transports(log: str) -> list[str]:
 def main() -> None:
     model, work, results = (Path(word).resolve() for word in sys.argv[1:4])
     work.mkdir(parents=True, exist_ok=True)
-    chosen = sys.argv[4:] or list(PATHS)
-    bridge = network() if any(PATHS[name].bridged for name in chosen) else Network("loopback")
     rows: list[dict[str, Any]] = []
-    for number, name in enumerate(chosen):
-        way = PATHS[name]
-        net = bridge if way.bridged else Network("loopback")
-        pair = Between(Setting(), number, model, work, net, way=way)
-        try:
-            pair.start()
-            if pair.ready(240):
-                pair.push()
-            else:
-                pair.found = {"failed": "the server did not answer"}
-        finally:
-            pair.end()
-        log = (work / f"push-{number}.log").read_text(errors="replace")
-        said = {"transports": transports(log), "warnings": list(dict.fromkeys(WARNED.findall(log)))[:4]}
-        rows.append({"path": name, "network": net.name, **pair.found, **said})
-        # After each, so that a run that is cut short leaves what it has.
-        found = {**Gpu().machine(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "all"), "model": model.name}
-        save(results, "paths", {**found, "rows": rows})
+    with network() as bridge:
+        for number, name in enumerate(sys.argv[4:] or PATHS):
+            net = bridge if PATHS[name].bridged else Network("loopback")
+            rows.append(go(name, Between(Setting(), number, model, work, net, way=PATHS[name])))
+            # After each, so that a run that is cut short leaves what it has.
+            found = {**Gpu().machine(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "all"), "model": model.name}
+            save(results, "paths", {**found, "rows": rows})
+
+
+def go(name: str, pair: Between) -> dict[str, Any]:
+    """Push one way: how fast it was, and what NCCL said of it."""
+    try:
+        pair.start()
+        if pair.ready(240):
+            pair.push()
+        else:
+            pair.found = {"failed": "the server did not answer"}
+    finally:
+        pair.end()
+    log = (pair.work / f"push-{pair.number}.log").read_text(errors="replace")
+    said = {"transports": transports(log), "warnings": list(dict.fromkeys(WARNED.findall(log)))[:4]}
+    return {"path": name, "network": pair.net.name, **pair.found, **said}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """What NCCL's socket settings make of a whole weight push, TRL's client to vLLM's server, on one GPU.
 
-    python bench/push_sweep.py MODEL WORK RESULTS [WAVE …]
+    python bench/push_sweep.py MODEL WORK RESULTS [SETTING …]
 
-WAVE: 0, 1 or 2, five of the settings each (default: all); one that is not the first is added to what RESULTS holds. MODEL is a
+SETTING: one as the page names it, `2x4, 8 channels` (default: all, anew; named ones are added to what RESULTS holds). MODEL is a
 folder of bench/gpu_models.py. As root, and where the system has `ip`, the two sides are in network namespaces of their own on a
-bridge, as containers are; else they meet on the loopback device, and the result says so.
+bridge, as containers are; else they meet on the loopback device, and the result's name says so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,7 @@ SETTINGS = (
     Setting(2, 4, 16),
     Setting(4, 4, 8, buffer_mib=8),
     Setting(8, 2, 8),
+    Setting(2, 8, 8),
 )
 
 
@@ -83,22 +86,49 @@ class Network:
     device: str = "lo"
 
 
-def network() -> Network:
-    """Two namespaces on a bridge where they can be made."""
+BRIDGE, SIDES = "grpobr", ("gs", "gt")
+
+CONTAINERS_ALIKE = Network(
+    "bridge",
+    ("ip", "netns", "exec", SIDES[0]),
+    ("ip", "netns", "exec", SIDES[1]),
+    ("10.77.0.2", "10.77.0.3"),
+    "eth0",
+)
+
+
+@contextmanager
+def network() -> Iterator[Network]:
+    """Two namespaces on a bridge where they can be made, and gone at the end; else the loopback device."""
     if os.getuid() or not shutil.which("ip"):
-        return Network("loopback")
-    steps = ["ip link add grpobr type bridge", "ip link set grpobr up"]
-    for number, side in ((2, "gs"), (3, "gt")):
+        yield Network("loopback")
+        return
+    _remove()  # what a run that was killed has left
+    try:
+        yield CONTAINERS_ALIKE if _build() else Network("loopback")
+    finally:
+        _remove()
+
+
+def _build() -> bool:
+    steps = [f"ip link add {BRIDGE} type bridge", f"ip link set {BRIDGE} up"]
+    for side, address in zip(SIDES, CONTAINERS_ALIKE.address, strict=True):
         steps += [f"ip netns add {side}", f"ip link add {side}h type veth peer name eth0 netns {side}"]
-        steps += [f"ip link set {side}h master grpobr up", f"ip -n {side} addr add 10.77.0.{number}/24 dev eth0"]
+        steps += [f"ip link set {side}h master {BRIDGE} up", f"ip -n {side} addr add {address}/24 dev eth0"]
         steps += [f"ip -n {side} link set eth0 up", f"ip -n {side} link set lo up"]
     for step in steps:
         done = subprocess.run(step.split(), capture_output=True, text=True, check=False)
         if done.returncode:
             print(f"no bridge: {step}: {done.stderr.strip()}", flush=True)
-            return Network("loopback")
-    within = ("ip", "netns", "exec")
-    return Network("bridge", (*within, "gs"), (*within, "gt"), ("10.77.0.2", "10.77.0.3"), "eth0")
+            return False
+    return True
+
+
+def _remove() -> None:
+    # The devices by name, since a namespace keeps its own as long as a process is in it.
+    for step in (*(f"ip link del {side}h" for side in SIDES), *(f"ip netns del {side}" for side in SIDES)):
+        subprocess.run(step.split(), capture_output=True, check=False)
+    subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
 
 
 @dataclass
@@ -186,27 +216,42 @@ class Pair:
                     process.wait()
 
 
+def waves(names: Sequence[str]) -> list[tuple[Setting, ...]]:
+    """The settings of those names, or all, as many in a wave as the GPU holds."""
+    known = {str(setting): setting for setting in SETTINGS}
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"no such setting: {unknown[0]!r}; known: {'; '.join(known)}")
+    chosen = [known[name] for name in names or known]
+    return [tuple(chosen[first : first + AT_ONCE]) for first in range(0, len(chosen), AT_ONCE)]
+
+
+def sweep(model: Path, work: Path, net: Network, settings: Sequence[Setting]) -> dict[str, dict[str, Any]]:
+    """A row for each setting: all their servers start at once, and push one after the other."""
+    pairs = [Pair(setting, number, model, work, net) for number, setting in enumerate(settings)]
+    try:
+        for pair in pairs:
+            pair.start()
+        for pair in [pair for pair in pairs if pair.ready(120)]:
+            pair.push()
+    finally:
+        for pair in pairs:
+            pair.end()
+    return {str(pair.setting): {"setting": str(pair.setting), **pair.found} for pair in pairs}
+
+
 def main() -> None:
     model, work, results = (Path(word).resolve() for word in sys.argv[1:4])
     work.mkdir(parents=True, exist_ok=True)
-    net, gpu = network(), Gpu()
-    waves = [int(word) for word in sys.argv[4:]] or list(range(len(SETTINGS) // AT_ONCE))
-    rows: list[dict[str, Any]] = json.loads((results / "push-sweep.json").read_text())["rows"] if waves[0] else []
-    for first in (wave * AT_ONCE for wave in waves):
-        wave = SETTINGS[first : first + AT_ONCE]
-        pairs = [Pair(setting, first + number, model, work, net) for number, setting in enumerate(wave)]
-        try:
-            for pair in pairs:
-                pair.start()
-            ready = [pair for pair in pairs if pair.ready(120)]
-            for pair in ready:
-                pair.push()
-        finally:
-            for pair in pairs:
-                pair.end()
-        rows += [{"setting": str(pair.setting), **pair.found} for pair in pairs]
-        # After each wave, so that a run that is cut short leaves what it has.
-        save(results, "push-sweep", {**gpu.machine(), "network": net.name, "model": model.name, "rows": rows})
+    chosen, gpu = waves(sys.argv[4:]), Gpu()
+    with network() as net:
+        file = results / f"push-{net.name}.json"
+        old = json.loads(file.read_text())["rows"] if sys.argv[4:] and file.exists() else []
+        rows: dict[str, dict[str, Any]] = {row["setting"]: row for row in old}
+        for wave in chosen:
+            rows |= sweep(model, work, net, wave)
+            found = {**gpu.machine(), "network": net.name, "model": model.name, "rows": list(rows.values())}
+            # After each wave, so that a run that is cut short leaves what it has.
+            save(results, f"push-{net.name}", found)
 
 
 if __name__ == "__main__":
