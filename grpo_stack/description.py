@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_stack import document, presets, spec
+from grpo_stack import document, presets, rules, spec
 from grpo_stack.errors import DescriptionError
 from grpo_stack.render import yamltext
 from grpo_stack.schema import Invalid, show
@@ -54,8 +54,8 @@ def load(file: str | None, preset: str | None, flags: Mapping[str, Any], setting
     base = _read(found) if found else presets.find(default if preset is None else preset)
     directory = found.parent if found else Path()
     overrides = {**{key: _from_here(key, value, directory) for key, value in flags.items()}, **_settings(settings)}
-    data = spec.merge(base, overrides)
-    checked = spec.read(_at_home(data), where=_shown(str(found)) if found else "description")
+    data = rules.merge(base, overrides)
+    checked = rules.read(_at_home(data), where=_shown(str(found)) if found else "description")
     return Description(checked, data, directory, found, preset, overrides)
 
 
@@ -64,9 +64,9 @@ def changed(
 ) -> Description:
     """The same description with more overrides, or with all of its overrides over another base."""
     every = {**description.overrides, **overrides}
-    data = spec.merge(base, every) if base is not None else spec.merge(description.data, overrides)
+    data = rules.merge(base, every) if base is not None else rules.merge(description.data, overrides)
     return dataclasses.replace(
-        description, spec=spec.read(_at_home(data), where="description"), data=data, overrides=every
+        description, spec=rules.read(_at_home(data), where="description"), data=data, overrides=every
     )
 
 
@@ -115,7 +115,7 @@ def _at_home(data: Any) -> Any:
     """`data` with the home folder for each `~` that starts a path."""
     given = {key: _value(data, key) for key in _PATHS}
     homes = {key: _expanded(value) for key, value in given.items()}
-    return spec.merge(data, {key: value for key, value in homes.items() if value != given[key]})
+    return rules.merge(data, {key: value for key, value in homes.items() if value != given[key]})
 
 
 def _expanded(value: Any) -> Any:

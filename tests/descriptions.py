@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from grpo_stack import spec
+from grpo_stack import rules
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=20)
 """Anything that a command line can carry."""
@@ -108,7 +108,7 @@ _TRAINER = st.fixed_dictionaries(
     optional={
         "group_port": st.one_of(st.integers(1024, 32767), st.integers(61000, 65535)),
         "internet": st.booleans(),
-        "parallelism": st.sampled_from(spec.PARALLELISMS),
+        "parallelism": st.sampled_from(rules.PARALLELISMS),
     },
 )
 

@@ -44,7 +44,8 @@ TABLE = {
     "document": Row("schema", pure=True),
     "split": Row("schema", pure=True),
     "server_options": Row(pure=True),
-    "spec": Row("errors parallelism pins schema server_options split words", pure=True),
+    "spec": Row("parallelism pins schema split words", pure=True),
+    "rules": Row("errors parallelism pins schema server_options spec split", pure=True),
     "launch": Row("spec", pure=True),
     "training_options": Row(pure=True),
     "programs": Row("launch schema spec split words", pure=True),
@@ -114,7 +115,7 @@ TABLE = {
     "supervise.gate": Row("errors readiness supervise"),
     "supervise.attempt": Row("heartbeat readiness supervise"),
     "supervise.trainer": Row("errors http_call readiness stopping supervise"),
-    "description": Row("document errors presets render schema spec"),
+    "description": Row("document errors presets render rules schema spec"),
     "bundle": Row("description plan render"),
     "start": Row(
         "bundle description devices engine errors facts findings lifecycle plan presets render run_folder topology words"

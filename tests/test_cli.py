@@ -423,10 +423,10 @@ def test_a_health_check_that_fails_leaves_no_memo(tmp_path):
 
 
 def test_flags_are_keys_of_the_description():
-    from grpo_stack import schema, spec
+    from grpo_stack import rules, schema, spec
 
     data = {}
     for _, key, _ in arguments.FLAGS:
-        data = spec.merge(data, {key: "1:1" if key == "split" else "text"})
+        data = rules.merge(data, {key: "1:1" if key == "split" else "text"})
 
     assert schema.read(spec.StackSpec, data)[1] == []

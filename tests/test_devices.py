@@ -2,13 +2,13 @@ import dataclasses
 
 import pytest
 
-from grpo_stack import devices, plan, spec
+from grpo_stack import devices, plan, rules
 from grpo_stack.facts import GpuLink, GpuProcess, GpuReading
 from tests.test_preflight import ENGINE, gpus, uuid
 
 
 def check(data=None, reading=None, engine=ENGINE):
-    return devices.check(plan.derive(spec.read(data)), reading or gpus(8), engine)
+    return devices.check(plan.derive(rules.read(data)), reading or gpus(8), engine)
 
 
 def bad(*args, **keywords):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from grpo_stack import arguments, spec
+from grpo_stack import arguments, rules
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -82,7 +82,7 @@ def test_the_readme_is_short_enough_to_be_read():
 def test_the_description_in_the_readme_is_accepted():
     (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 
-    described = spec.read(yaml.safe_load(text))
+    described = rules.read(yaml.safe_load(text))
 
     assert str(described.split) == "0-1:2-7"
     assert described.trainer.args["reward_weights"] == (1.0, 0.2)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_stack import fit, footprint, parallelism, spec
+from grpo_stack import fit, footprint, parallelism, rules
 from grpo_stack.facts import Gpu
 from grpo_stack.fit import Capacities
 from tests.configs import NAMES, config
@@ -20,7 +20,7 @@ QWEN = config("qwen2.5-7b")
 
 
 def findings(data=None, model=QWEN, capacity=H200, total=8):
-    return fit.findings(spec.read(data), model, capacity, total)
+    return fit.findings(rules.read(data), model, capacity, total)
 
 
 def levels(found):
@@ -226,7 +226,7 @@ def test_a_share_of_the_memory_that_leaves_no_room_for_a_push_is_warned_about():
 
 @pytest.mark.parametrize("split", ["shared", "colocate"])
 def test_two_roles_on_one_gpu_have_its_shares_and_are_refused_what_exceeds_them_by_far(split):
-    described = spec.read({"split": split})
+    described = rules.read({"split": split})
 
     server, trainer = fit.sides(described, config("qwen2.5-72b"), H100)
 
@@ -239,14 +239,14 @@ def test_two_roles_on_one_gpu_have_its_shares_and_are_refused_what_exceeds_them_
 def test_what_a_server_takes_of_a_shared_gpu_the_trainer_does_not_have():
     given = {"split": "shared", "server": {"gpu_memory_utilization": 0.9}}
 
-    _, trainer = fit.sides(spec.read(given), QWEN, H100)
+    _, trainer = fit.sides(rules.read(given), QWEN, H100)
 
     assert trainer.capacity_gib == pytest.approx(0.1 * H100_GIB)
     assert levels(findings(given, capacity=H100))["trainer-memory"] == "problem"
 
 
 def test_two_roles_on_one_gpu_are_only_warned_of_what_the_estimate_cannot_tell():
-    _, trainer = fit.sides(spec.read({"split": "shared"}), QWEN, H100)
+    _, trainer = fit.sides(rules.read({"split": "shared"}), QWEN, H100)
     fits = H100_GIB * trainer.load
 
     def level(times):
@@ -257,7 +257,7 @@ def test_two_roles_on_one_gpu_are_only_warned_of_what_the_estimate_cannot_tell()
 
 
 def test_a_share_of_a_shared_gpu_that_cannot_take_the_weights_is_refused_however_close_it_is():
-    server, _ = fit.sides(spec.read({"split": "shared"}), QWEN, H100)
+    server, _ = fit.sides(rules.read({"split": "shared"}), QWEN, H100)
     weights = next(share.gib for share in server.shares if share.label == "weights")
 
     def level(utilization):
@@ -273,22 +273,22 @@ def test_the_cpu_stack_has_no_gpu_to_fit():
     found = findings({"accelerator": "cpu"}, config("smollm2-135m"))
 
     assert levels(found) == {"batch": "ok", "length": "ok"}
-    assert fit.sides(spec.read({"accelerator": "cpu"}), config("smollm2-135m"), H100) == ()
+    assert fit.sides(rules.read({"accelerator": "cpu"}), config("smollm2-135m"), H100) == ()
 
 
 def test_unknown_capacities_leave_their_side_out():
-    assert [side.role for side in fit.sides(spec.read(None), QWEN, Capacities(None, H100_GIB))] == ["trainer"]
-    assert fit.sides(spec.read(None), QWEN, Capacities()) == ()
+    assert [side.role for side in fit.sides(rules.read(None), QWEN, Capacities(None, H100_GIB))] == ["trainer"]
+    assert fit.sides(rules.read(None), QWEN, Capacities()) == ()
 
 
 def test_capacities_are_those_of_the_smallest_gpu_of_each_side_by_index_or_uuid():
     uuid = "GPU-11111111-2222-3333-4444-555555555555"
     gpus = [gpu(0, 1024 * 80), gpu(1, 1024 * 40, uuid), gpu(2, 1024 * 24), gpu(3, None)]
 
-    assert fit.capacities(spec.read({"split": f"0,{uuid}:2"}), gpus) == Capacities(40, 24)
-    assert fit.capacities(spec.read({"split": "0,1:3"}), gpus) == Capacities(40, None)
-    assert fit.capacities(spec.read({"split": "0,7:2,3"}), gpus) == Capacities(None, None)
-    assert fit.capacities(spec.read({"split": "colocate:0,1"}), gpus) == Capacities(40, 40)
+    assert fit.capacities(rules.read({"split": f"0,{uuid}:2"}), gpus) == Capacities(40, 24)
+    assert fit.capacities(rules.read({"split": "0,1:3"}), gpus) == Capacities(40, None)
+    assert fit.capacities(rules.read({"split": "0,7:2,3"}), gpus) == Capacities(None, None)
+    assert fit.capacities(rules.read({"split": "colocate:0,1"}), gpus) == Capacities(40, 40)
 
 
 def test_the_description_reaches_the_estimates():
@@ -302,7 +302,7 @@ def test_the_description_reaches_the_estimates():
         "beta": 0.04,
     }
     extra = ["--max-num-seqs", "64", "--kv_cache_dtype=fp8", "--max-num-batched-tokens=4096"]
-    described = spec.read(
+    described = rules.read(
         {"split": "2:3", "server": {"extra_args": extra}, "trainer": {"args": args, "parallelism": "ddp"}}
     )
 
@@ -314,16 +314,16 @@ def test_the_description_reaches_the_estimates():
     assert not trained.reference
     assert (served.max_model_len, served.tensor_parallel, served.max_num_seqs) == (1536, 2, 64)
     assert (served.kv_dtype_bytes, served.max_num_batched_tokens, served.pushed_dtype) == (1, 4096, "bfloat16")
-    assert footprint.training(spec.read({"trainer": {"args": {"beta": 0.04}}})).reference
+    assert footprint.training(rules.read({"trainer": {"args": {"beta": 0.04}}})).reference
 
 
 def test_older_trl_keeps_whole_logits():
-    assert footprint.training(spec.read({"pins": "trl-1.13"})).full_logits == 1024
-    assert footprint.training(spec.read(None)).full_logits == 0
+    assert footprint.training(rules.read({"pins": "trl-1.13"})).full_logits == 1024
+    assert footprint.training(rules.read(None)).full_logits == 0
 
 
 def test_the_table_and_the_data_tell_the_same():
-    sides = fit.sides(spec.read({"split": "1:1"}), QWEN, Capacities(H200_GIB, 40.0))
+    sides = fit.sides(rules.read({"split": "1:1"}), QWEN, Capacities(H200_GIB, 40.0))
 
     text = fit.lines(sides)
     data = json.loads(json.dumps(fit.as_data(sides)))
@@ -342,7 +342,7 @@ def test_the_table_and_the_data_tell_the_same():
 @given(
     name=st.sampled_from(NAMES),
     split=st.sampled_from(["1:1", "4:4", "6:2", "2:6", "3:5", "7:1", "shared", "colocate", "colocate:0-3"]),
-    parallelism=st.sampled_from(spec.PARALLELISMS),
+    parallelism=st.sampled_from(rules.PARALLELISMS),
     capacity=st.sampled_from([15.5, H100_GIB, H200_GIB, None]),
     prompt=st.sampled_from([16, 512, 30000]),
 )
@@ -353,4 +353,4 @@ def test_any_model_on_any_split_gets_a_verdict_and_every_problem_a_way_out(name,
 
     assert {finding.level for finding in found} <= {"ok", "warning", "problem"}
     assert all(finding.fix for finding in found if finding.level != "ok")
-    fit.lines(fit.sides(spec.read(data), config(name), Capacities(capacity, capacity)))
+    fit.lines(fit.sides(rules.read(data), config(name), Capacities(capacity, capacity)))

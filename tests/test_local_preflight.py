@@ -1,6 +1,6 @@
 import dataclasses
 
-from grpo_stack import local_preflight, packages, plan, spec
+from grpo_stack import local_preflight, packages, plan, rules
 from grpo_stack.facts import FolderSpace, PortInUse, TokenFile
 from grpo_stack.local_preflight import Packages
 from grpo_stack.preflight import Facts
@@ -12,7 +12,7 @@ HOLDS = Packages("/venv/bin/python", {**LOCKED, "grpo-stack": "0.1.0"}, {"vllm":
 
 def check(data=None, holds=HOLDS, visible=None, **changes):
     facts = dataclasses.replace(Facts(host=HOST, engine=None, gpus=gpus(8)), **changes)
-    return local_preflight.check(plan.derive(spec.read(data)), facts, holds, visible)
+    return local_preflight.check(plan.derive(rules.read(data)), facts, holds, visible)
 
 
 def problems(*args, **changes):

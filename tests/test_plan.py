@@ -1,13 +1,13 @@
 import pytest
 
-from grpo_stack import plan, spec, words
+from grpo_stack import plan, rules, spec, words
 from grpo_stack.errors import DescriptionError
 
 GPU_A, GPU_B = (f"GPU-{digit * 8}-1111-2222-3333-444444444444" for digit in "ab")
 
 
 def derive(data=None):
-    return plan.derive(spec.read(data))
+    return plan.derive(rules.read(data))
 
 
 def argv(role):
@@ -176,7 +176,7 @@ def test_the_server_takes_prompt_and_completion_together_and_more_on_wish(data, 
 
 def test_the_completion_limit_that_the_server_counts_on_is_the_trainers():
     for accelerator in ("cuda", "cpu"):
-        described = spec.read({"accelerator": accelerator})
+        described = rules.read({"accelerator": accelerator})
         assert value(plan.derive(described).trainer, "--max_completion_length") == str(
             spec.completion_tokens(described)
         )

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from grpo_stack import findings, pins, plan, preflight, spec
+from grpo_stack import findings, pins, plan, preflight, rules
 from grpo_stack.facts import (
     CacheVolume,
     DatasetFile,
@@ -58,7 +58,7 @@ WELL = Facts(host=HOST, engine=ENGINE, gpus=gpus(8))
 
 
 def check(data=None, **changes):
-    return preflight.check(plan.derive(spec.read(data)), dataclasses.replace(WELL, **changes))
+    return preflight.check(plan.derive(rules.read(data)), dataclasses.replace(WELL, **changes))
 
 
 def problems(data=None, **changes):
@@ -207,7 +207,7 @@ def test_proxies_must_be_within_reach_of_containers_and_in_the_names_that_they_a
 
 
 def test_a_plan_that_sends_its_roles_through_a_proxy_is_a_problem():
-    planned = plan.derive(spec.read(None))
+    planned = plan.derive(rules.read(None))
     trainer = dataclasses.replace(planned.trainer, env={"NO_PROXY": "vllm-server.example"})
 
     found = preflight.check(dataclasses.replace(planned, trainer=trainer), WELL)

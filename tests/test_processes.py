@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_stack import plan, processes, spec
+from grpo_stack import plan, processes, rules
 from grpo_stack.processes import Place
 
 CALLER = {
@@ -35,7 +35,7 @@ TWO_EACH = {
 
 
 def programs(data=None, place=PLACE):
-    return {program.name: program for program in processes.programs(plan.derive(spec.read(data)), place)}
+    return {program.name: program for program in processes.programs(plan.derive(rules.read(data)), place)}
 
 
 def test_what_containers_mount_is_named_where_it_is_on_this_host():
@@ -126,7 +126,7 @@ def test_this_packages_own_commands_are_run_by_the_python_that_was_asked():
 
 def test_the_ports_are_those_of_the_command_lines():
     def ports(data):
-        return processes.ports(plan.derive(spec.read(data)))
+        return processes.ports(plan.derive(rules.read(data)))
 
     assert ports({"server": {"port": 8100}}) == {"server.port": 8100, "trainer.group_port": 61216}
     assert ports({"split": "colocate"}) == {}

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_stack import bundle, cli, description, plan, presets, spec, words
+from grpo_stack import bundle, cli, description, plan, presets, rules, words
 from grpo_stack.errors import DescriptionError
 from grpo_stack.render import compose
 from tests.descriptions import descriptions
@@ -28,7 +28,7 @@ def read_yaml(text):
 
 
 def render(data=None):
-    text = compose.render(plan.derive(spec.read(data)), "test")["compose.yaml"]
+    text = compose.render(plan.derive(rules.read(data)), "test")["compose.yaml"]
     return read_yaml(text)
 
 
@@ -151,13 +151,13 @@ def test_model_and_run_can_be_chosen_by_the_environment_of_the_committed_file():
 def test_the_header_shows_lines_that_a_shell_reads_back_as_the_same_words():
     import shlex
 
-    planned = plan.derive(spec.read({"model": "./a b/it's $x", "trainer": {"args": {"run_name": "ü"}}}))
+    planned = plan.derive(rules.read({"model": "./a b/it's $x", "trainer": {"args": {"run_name": "ü"}}}))
     for role in (planned.server, planned.trainer):
         assert shlex.split(compose.shell_line(role.argv)) == [words.literal(word) for word in role.argv]
 
 
 def test_the_header_stays_a_comment_whatever_the_description_holds():
-    text = compose.render(plan.derive(spec.read({"model": "./a\nb: c\r\u2028d"})), "test")["compose.yaml"]
+    text = compose.render(plan.derive(rules.read({"model": "./a\nb: c\r\u2028d"})), "test")["compose.yaml"]
 
     assert read_yaml(text)["services"]["vllm-server"]["command"][2] == "/models/a\nb: c\r\u2028d"
 
@@ -165,9 +165,9 @@ def test_the_header_stays_a_comment_whatever_the_description_holds():
 @settings(max_examples=30, deadline=None)
 @given(descriptions())
 def test_any_description_renders_the_words_of_its_plan_and_the_same_bytes_twice(data):
-    planned = plan.derive(spec.read(data))
+    planned = plan.derive(rules.read(data))
 
-    first, second = compose.render(planned, "t"), compose.render(plan.derive(spec.read(data)), "t")
+    first, second = compose.render(planned, "t"), compose.render(plan.derive(rules.read(data)), "t")
     services = read_yaml(first["compose.yaml"])["services"]
 
     assert first == second
@@ -189,7 +189,7 @@ def test_any_description_renders_the_words_of_its_plan_and_the_same_bytes_twice(
 @settings(max_examples=30, deadline=None)
 @given(descriptions())
 def test_any_description_gives_each_side_its_own_gpus_by_id(data):
-    described = spec.read(data)
+    described = rules.read(data)
     services = render(data)["services"]
 
     reserved = {
@@ -274,7 +274,7 @@ def test_text_of_several_lines_reads_back_as_that_text(lines):
     }
 
 
-@pytest.mark.parametrize("parallelism", spec.PARALLELISMS)
+@pytest.mark.parametrize("parallelism", rules.PARALLELISMS)
 @pytest.mark.parametrize("split", ["2:2", "colocate:0-3", "1:7"])
 def test_what_the_entrypoint_writes_is_the_configuration_of_the_plan_and_the_command_stays_whole(
     parallelism, split, tmp_path
@@ -293,7 +293,7 @@ def test_what_the_entrypoint_writes_is_the_configuration_of_the_plan_and_the_com
     )
 
     assert json.loads(done.stdout) == command
-    trainer = plan.derive(spec.read(described)).trainer
+    trainer = plan.derive(rules.read(described)).trainer
     assert read_yaml((tmp_path / "accelerate.yaml").read_text()) == trainer.files["/tmp/accelerate.yaml"]
 
 
@@ -302,7 +302,7 @@ def test_a_role_without_a_supervisor_keeps_the_entrypoint_of_its_image():
 
 
 def test_a_shared_gpu_is_reserved_by_both_and_the_header_warns():
-    text = compose.render(plan.derive(spec.read({"split": "shared:2"})), "t")["compose.yaml"]
+    text = compose.render(plan.derive(rules.read({"split": "shared:2"})), "t")["compose.yaml"]
     services = read_yaml(text)["services"]
 
     for name in ("vllm-server", "trainer"):
@@ -324,7 +324,7 @@ def test_colocate_renders_a_trainer_that_needs_only_its_downloads():
 def test_two_sides_share_everything_that_nvlink_needs_or_nothing(data, weight_path):
     """One host to NCCL and one shared memory, with GPUs that the other side cannot see, is the state that fails hard."""
     try:
-        planned = plan.derive(spec.read({**data, "weight_path": weight_path}))
+        planned = plan.derive(rules.read({**data, "weight_path": weight_path}))
     except DescriptionError:
         return
     services = read_yaml(compose.render(planned, "t")["compose.yaml"])["services"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_stack import pins, plan, spec
+from grpo_stack import pins, plan, rules
 
 ROOT = Path(__file__).parents[1]
 TOOLS = [
@@ -343,7 +343,7 @@ def test_images_get_the_names_that_the_compose_files_ask_for(tmp_path: Path, acc
             script, env={**os.environ, **given, "CA_BUNDLE": "c"}, check=True, capture_output=True, timeout=30
         )
 
-    planned = plan.derive(spec.read({"accelerator": accelerator, "pins": name}))
+    planned = plan.derive(rules.read({"accelerator": accelerator, "pins": name}))
     asked = (tmp_path / "asked").read_text()
     assert f"--tag grpo-stack/trainer:{planned.tag} " in asked
     assert f"--build-arg PINS={name} " in asked

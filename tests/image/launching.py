@@ -8,12 +8,12 @@ from pathlib import Path
 import yaml
 from accelerate.commands import launch as commands
 
-from grpo_stack import launch, spec
+from grpo_stack import launch, rules
 from grpo_stack.spec import StackSpec
 
 
 def described(parallelism: str, processes: int) -> StackSpec:
-    return spec.read({"split": f"1:{processes}", "trainer": {"parallelism": parallelism}})
+    return rules.read({"split": f"1:{processes}", "trainer": {"parallelism": parallelism}})
 
 
 def write(stack: StackSpec, folder: Path) -> str:

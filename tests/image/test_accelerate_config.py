@@ -6,7 +6,7 @@ import pytest
 from accelerate.commands import launch as commands
 from accelerate.commands.config.config_args import load_config_from_file
 
-from grpo_stack import launch, spec
+from grpo_stack import launch, rules
 from tests.image import launching
 
 PROCESSES = 3
@@ -18,7 +18,7 @@ def described(parallelism):
     return launching.described(parallelism, PROCESSES)
 
 
-@pytest.fixture(params=spec.PARALLELISMS)
+@pytest.fixture(params=rules.PARALLELISMS)
 def written(request, tmp_path):
     """The parallelism and the file for it."""
     return request.param, launching.write(described(request.param), tmp_path)

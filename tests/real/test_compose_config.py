@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from grpo_stack import engine, plan, presets, spec, words
+from grpo_stack import engine, plan, presets, rules, words
 from grpo_stack.render import compose
 from tests.descriptions import descriptions
 
@@ -44,7 +44,7 @@ def test_compose_takes_every_committed_file(file: str) -> None:
 )
 @given(data=descriptions())
 def test_compose_reads_the_words_of_the_plan_from_any_file(tmp_path: Path, data: dict[str, object]) -> None:
-    planned = plan.derive(spec.read(data))
+    planned = plan.derive(rules.read(data))
     file = tmp_path / "compose.yaml"
     file.write_text(compose.render(planned, "test")["compose.yaml"], encoding="utf-8")
     elsewhere = tmp_path / "project"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grpo_stack import plan, presets, spec
+from grpo_stack import plan, presets, rules
 from grpo_stack.programs import SERVER, TRAINER
 from grpo_stack.render import compose
 from tests.real.private_engine import PrivateEngine
@@ -84,7 +84,7 @@ def start(private: PrivateEngine, tmp_path: Path) -> Iterator[Any]:
     base = private.docker("compose", "--project-name", project, "--file", str(file))
 
     def begin(description: dict[str, Any]) -> Started:
-        planned = plan.derive(spec.read(description))
+        planned = plan.derive(rules.read(description))
         content = yaml.safe_load(compose.render(planned, "test")["compose.yaml"])
         ports = {SERVER: 8000, TRAINER: 61216}
         for name, service in content["services"].items():

@@ -1,18 +1,18 @@
 import pytest
 
-from grpo_stack import spec
+from grpo_stack import rules
 from grpo_stack.errors import DescriptionError
 from grpo_stack.words import Variable
 
 
 def problems_of(data, overrides=None):
     with pytest.raises(DescriptionError) as caught:
-        spec.read(data, overrides)
+        rules.read(data, overrides)
     return list(caught.value.problems)
 
 
 def test_nothing_described_is_the_published_recipe_on_eight_gpus():
-    described = spec.read(None)
+    described = rules.read(None)
 
     assert described.model == Variable("MODEL", "Qwen/Qwen2.5-7B")
     assert described.gpus.server == ("0", "1", "2", "3")
@@ -22,7 +22,7 @@ def test_nothing_described_is_the_published_recipe_on_eight_gpus():
 
 
 def test_overrides_win_and_reach_into_sections():
-    described = spec.read(
+    described = rules.read(
         {"model": "a/b", "data": {"split": "test"}, "trainer": {"args": {"max_steps": 5}}},
         {"model": "c/d", "data.dataset": "d.jsonl", "trainer.args.max_steps": 7},
     )
@@ -98,9 +98,9 @@ def test_a_rule_that_the_description_breaks_is_named(data, message):
 
 
 def test_only_a_whole_value_with_a_default_is_a_variable():
-    assert spec.read({"model": "${WHICH:-a/b}"}).model == Variable("WHICH", "a/b")
-    assert spec.read({"model": "./x${WHICH:-a/b}"}).model == "./x${WHICH:-a/b}"
-    assert spec.read({"model": "./$WHICH"}).model == "./$WHICH"
+    assert rules.read({"model": "${WHICH:-a/b}"}).model == Variable("WHICH", "a/b")
+    assert rules.read({"model": "./x${WHICH:-a/b}"}).model == "./x${WHICH:-a/b}"
+    assert rules.read({"model": "./$WHICH"}).model == "./$WHICH"
 
 
 @pytest.mark.parametrize("accelerator", ["cuda", "cpu"])
@@ -118,7 +118,7 @@ def test_a_model_is_a_folder_or_has_the_form_of_a_hub_id_whatever_it_runs_on(mod
 
 @pytest.mark.parametrize("model", [".", "..", "./", "../x", "./.hidden", "/a b", "gpt2", "org/na_me-1.5"])
 def test_folders_and_hub_ids_are_models(model):
-    assert spec.read({"model": model}).model == model
+    assert rules.read({"model": model}).model == model
 
 
 @pytest.mark.parametrize("empty", ["", " "])
@@ -190,11 +190,11 @@ def test_a_reward_that_can_name_no_function_is_refused_from_its_text(reward, mes
 
 @pytest.mark.parametrize("reward", ["accuracy_reward", "a.b:c", "a.b.c", "a:B.c", "x.py:f", "../a b/x_1.py:f", "é:f"])
 def test_names_import_paths_and_files_with_a_function_are_rewards(reward):
-    assert spec.read({"data": {"rewards": [reward]}}).data.rewards == (reward,)
+    assert rules.read({"data": {"rewards": [reward]}}).data.rewards == (reward,)
 
 
 def test_off_without_quotes_is_the_word_where_it_is_one_of_the_choices():
-    assert spec.read({"recovery": {"mismatch": False}}).recovery.mismatch == "off"
+    assert rules.read({"recovery": {"mismatch": False}}).recovery.mismatch == "off"
     assert problems_of({"recovery": {"mismatch": True}}) == [
         "stack.yaml: recovery.mismatch: True found where text belongs; put the word in quotes"
     ]
@@ -209,7 +209,7 @@ def test_only_an_empty_file_describes_nothing(data):
     assert problems_of({"server": data}, {"server.port": 8000}) == [
         f"stack.yaml: server: {data!r} found where keys and values belong"
     ]
-    assert spec.read({"server": None}, {"server.port": 8001}).server.port == 8001
+    assert rules.read({"server": None}, {"server.port": 8001}).server.port == 8001
 
 
 def test_every_wrong_training_argument_is_named_with_its_key():
