@@ -133,11 +133,15 @@ TABLE = {
     # the command line
     "arguments": Row("errors"),
     "streams": Row(),
-    "cli": Row(
-        "arguments bundle description doctor engine errors findings fit lifecycle local_run local_start local_stop "
-        "overview pins plan progress readiness releases render run_state start streams supervise "
-        "versions"
+    "cli": Row("arguments commands errors streams"),
+    "commands": Row(),
+    "commands.folder": Row("errors"),
+    "commands.host": Row(
+        "arguments bundle commands description doctor engine errors findings fit lifecycle local_run local_start "
+        "overview pins plan progress render start streams"
     ),
+    "commands.runs": Row("arguments commands description engine errors lifecycle local_stop run_state"),
+    "commands.inside": Row("arguments errors readiness releases supervise versions"),
     # the training side, which runs in the containers
     "rewards": Row("errors"),
     "demo": Row("errors"),
@@ -182,9 +186,9 @@ OWNERS = {
     "pynvml": {"gpus"},
     "tenacity": {"readiness"},
     "requests": {"models", "assembly", "transfer"},
-    "rich": {"progress", "cli"},
+    "rich": {"progress"},
     "http": {"http_call"},
-    "argparse": {"arguments", "cli", "demo", "prefetch"},
+    "argparse": {"arguments", "cli", "commands", "demo", "prefetch"},
     "torch": {"train", "callback", "saving", "resuming", "demo", "bundled", "prefetch", "metrics", "transfer"},
     "transformers": {"train", "callback", "assembly", "demo", "bundled", "prefetch"},
     "trl": {"train", "run_arguments", "assembly", "rewards", "prefetch", "transfer"},
@@ -194,7 +198,7 @@ OWNERS = {
 }
 """Outside libraries that only these modules may import, by first component."""
 
-PRINTERS = {"cli", "train", "callback", "prefetch", "demo"}
+PRINTERS = {"cli", "commands.host", "commands.inside", "commands.runs", "train", "callback", "prefetch", "demo"}
 """The command line, and the programs that are started in the containers."""
 
 HEAVY = (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_stack import cli, engine, lifecycle, start
+from grpo_stack.commands import host
 from grpo_stack.errors import HostError
 from grpo_stack.facts import Container
 from grpo_stack.lifecycle import Stack
@@ -54,7 +55,7 @@ def test_a_second_stack_of_one_name_is_refused_before_anything_of_the_first_is_t
 ) -> None:
     running = Container("p-trainer-1", "trainer", "running", None, None, False, ())
     monkeypatch.setattr(engine, "containers", lambda project, log_lines=0: (running,))
-    monkeypatch.setattr(cli, "_examined", lambda args, **_: (None, None, ()))
+    monkeypatch.setattr(host, "_examined", lambda args, **_: (None, None, ()))
     touched: list[object] = []
     monkeypatch.setattr(start, "write", lambda *of: touched.append(of))
 
