@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -21,10 +23,10 @@ def readme_commands() -> list[str]:
     return [re.sub(r"\s+#.*", "", line.removeprefix("$ ")) for line in lines if line.startswith("$ ")]
 
 
-def run(command: str, limit_s: float = 900, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(command: str, limit_s: float = 900, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **variables}
     return subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=limit_s, check=False
+        ["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=limit_s, check=False
     )
 
 
@@ -64,11 +66,13 @@ def make_knows_the_target(command, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+COMPOSE_UP = "docker compose up --exit-code-from trainer vllm-server trainer"
+
 COMMANDS = {
     "make up": the_demo_runs,
     "make up MODEL=Qwen/Qwen2.5-7B": a_gpu_is_missed_before_anything_is_done,
     "make up MODEL=Qwen/Qwen2.5-7B SPLIT=2:6": a_gpu_is_missed_before_anything_is_done,
-    "docker compose up --exit-code-from trainer": compose_accepts_the_file,
+    COMPOSE_UP: compose_accepts_the_file,
     "make test": make_knows_the_target,
     "make test-fast": make_knows_the_target,
 }
@@ -77,6 +81,41 @@ COMMANDS = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_readme_does_what_it_says(command, tmp_path, docker):
     COMMANDS[command](command, tmp_path)
+
+
+def compose_up(stack, docker, limit_s=600):
+    """The README's command, in the folder of a stack as `render` leaves it."""
+    render = [sys.executable, "-m", "grpo_stack.cli", "render", "--output", "."]
+    subprocess.run(render, cwd=stack.folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=60)
+    (stack.folder / "outputs").mkdir()
+    command = COMPOSE_UP.replace("docker compose", f"{docker} compose --project-name {stack.project}")
+    owner = {"GRPO_STACK_UID": str(os.getuid()), "GRPO_STACK_GID": str(os.getgid())}
+    return run(command, limit_s, stack.folder, **owner)
+
+
+def test_the_compose_command_trains_to_the_end_and_stops_the_server(make_stack, docker):
+    stack = make_stack(max_steps=2)
+
+    done = compose_up(stack, docker)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [step["step"] for step in read_steps(stack)] == [1, 2]
+    assert (stack.run_folder / "model" / "config.json").is_file()
+    running = [docker, "ps", "--quiet", "--filter", f"label=com.docker.compose.project={stack.project}"]
+    assert subprocess.run(running, capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_the_compose_command_ends_with_the_exit_code_of_training(make_stack, docker, tmp_path):
+    (tmp_path / "broken.py").write_text("def reward(completions, **kwargs):\n    raise ValueError('no score today')\n")
+    stack = make_stack(rewards=("./broken.py:reward",), recovery={"restarts": 1}, max_steps=2)
+
+    done = compose_up(stack, docker)
+
+    assert done.returncode == 5, done.stdout + done.stderr
+
+
+def read_steps(stack):
+    return [json.loads(line) for line in (stack.run_folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_every_command_of_the_readme_is_run_here():
