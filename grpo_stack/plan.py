@@ -45,6 +45,9 @@ ULIMITS = {
 """Per role. GPUs need pinned memory without a limit, and NCCL a socket for each of many channels; the CPU stack stays within
 what an engine may grant that cannot raise its own limits (rootless, or itself in a container)."""
 
+SECOND_NETWORK = {"GRPO_STACK_PRIVATE_NETWORK": "1"}
+"""For a role that also is on a network which the other side is not on: its supervisor names the shared one to NCCL and vLLM."""
+
 CALL_TIMEOUT_S = 20
 """How long one readiness check may take in all, its one-token completion included."""
 
@@ -83,7 +86,7 @@ class Role:
     internet: bool = False
     """Whether it may reach anything outside the private network."""
     publish: int | None = None
-    """Port on the host's 127.0.0.1."""
+    """Port on the host's 127.0.0.1; being reached that way lets it reach nothing itself."""
     ulimits: Mapping[str, int] = field(default_factory=dict)
     """Soft and hard limit of each kind; -1: none."""
     shm: str = "1gb"
@@ -141,9 +144,8 @@ def _prefetch(spec: StackSpec) -> Role:
             "HF_HUB_OFFLINE": words.Variable("HF_HUB_OFFLINE", "0"),
             "TRANSFORMERS_OFFLINE": words.Variable("TRANSFORMERS_OFFLINE", "0"),
             "HF_ENDPOINT": words.Variable("HF_ENDPOINT", "https://huggingface.co"),
-            **{name: words.Variable(name, "") for name in ("HTTP_PROXY", "HTTPS_PROXY")},
             **_module_path(spec),
-            **_no_proxy(),
+            **_proxies(),
         },
         mounts=_trainer_mounts(spec),
         needs_token=True,
@@ -163,6 +165,7 @@ def _server(spec: StackSpec) -> Role:
             "VLLM_SERVER_DEV_MODE": "1",
             **(CPU_ENGINE if spec.accelerator == "cpu" else {}),
             **_shared_env(spec, SERVER),
+            **(SECOND_NETWORK if spec.server.publish else {}),
         },
         gpus=spec.gpus.server if spec.accelerator == "cuda" else (),
         other_gpus=spec.gpus.trainer if _joined(spec) else (),
@@ -178,6 +181,8 @@ def _server(spec: StackSpec) -> Role:
 def _trainer(spec: StackSpec) -> Role:
     sharing = [launch.DEEPSPEED] if launch.uses_deepspeed(spec) else []
     env = {**_module_path(spec, *sharing), **_shared_env(spec, TRAINER)}
+    if spec.trainer.internet:
+        env |= {**_proxies(), **(SECOND_NETWORK if programs.mode(spec) != COLOCATE else {})}
     accelerate = launch.config(spec)
     if programs.mode(spec) == SHARED:
         env["GRPO_STACK_GPU_MEMORY_FRACTION"] = str(programs.SHARED_TRAINER_MEMORY)
@@ -240,9 +245,15 @@ def _module_path(spec: StackSpec, *more: str) -> dict[str, Word]:
     return {"PYTHONPATH": ":".join([*folders, *more])} if folders or more else {}
 
 
-def _no_proxy() -> dict[str, Word]:
-    exempt = f"{SERVER},{TRAINER},localhost,127.0.0.1"
+def _no_proxy(*more: Word) -> dict[str, Word]:
+    exempt = words.join(f"{SERVER},{TRAINER},localhost,127.0.0.1", *more)
     return {"NO_PROXY": exempt, "no_proxy": exempt}
+
+
+def _proxies() -> dict[str, Word]:
+    """The way out of a role that has one: the caller's proxies, for all but the names that the caller exempts."""
+    proxies = {name: words.Variable(name, "") for name in ("HTTP_PROXY", "HTTPS_PROXY")}
+    return {**proxies, **_no_proxy(",", words.Variable("NO_PROXY", ""))}
 
 
 def _model_mounts(spec: StackSpec) -> tuple[Mount, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from grpo_stack import devices, inputs, pins
+from grpo_stack import devices, inputs, pins, words
 from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, Host, ModelFolder, TokenFile
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.plan import StackPlan
@@ -186,7 +186,7 @@ def token_file(token: TokenFile, reader: str, unreadable_fix: str) -> Finding:
 
 def _proxies(plan: StackPlan, host: Host) -> Iterable[Finding]:
     names = {name for name, _ in host.proxies}
-    exempt = all(set(_OWN_NAMES) <= set(str(role.env.get("NO_PROXY", "")).split(",")) for role in plan.roles)
+    exempt = all(set(_OWN_NAMES) <= set(words.literal(role.env.get("NO_PROXY", "")).split(",")) for role in plan.roles)
     if not exempt:
         found = f"{', '.join(_OWN_NAMES)} are not exempt in every container"
         yield Finding("proxies", PROBLEM, found, "calls between the roles would go to a proxy; this is a fault of ours")

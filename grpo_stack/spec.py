@@ -111,7 +111,8 @@ class Server:
     port: int = 8000
     """HTTP port inside the private network."""
     publish: int | None = None
-    """Port on this host's 127.0.0.1; anyone who reaches it can overwrite the model, so there is none by default."""
+    """Port on this host's 127.0.0.1; anyone who reaches it can overwrite the model, so there is none by default. The server still
+    reaches nothing but the trainer."""
     max_model_len: int | None = None
     """Longest prompt + completion in tokens; default: `data.max_prompt_length` + `max_completion_length`, and not less."""
     gpu_memory_utilization: float | None = None
@@ -130,7 +131,8 @@ class Trainer:
     group_port: int = 61216
     """Where the server's workers join the weight-push group; outside the ephemeral range."""
     internet: bool = False
-    """Let the trainer reach the outside, for experiment trackers; the server never does."""
+    """Let the trainer reach the outside, through the proxies of this host if there are any, for experiment trackers; the server
+    never does."""
     processes: int = 1
     """Training processes of the CPU stack; on GPUs there is one for each of the trainer's."""
     parallelism: str = "fsdp2"

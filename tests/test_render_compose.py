@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_stack import bundle, cli, description, plan, presets, rules, words
+from grpo_stack import bundle, cli, description, plan, presets, private_network, rules, words
 from grpo_stack.errors import DescriptionError
 from grpo_stack.render import compose
 from tests.descriptions import descriptions
@@ -121,6 +121,61 @@ def test_server_and_trainer_meet_on_a_network_without_a_way_out():
     assert document["services"]["vllm-server"]["networks"] == ["stack"]
     assert document["services"]["trainer"]["networks"] == ["stack"]
     assert document["services"]["prefetch"]["networks"] == ["outside"]
+
+
+def test_a_published_server_has_no_way_out_and_an_open_trainer_has():
+    document = render({"server": {"publish": 8001}, "trainer": {"internet": True}})
+
+    assert document["services"]["vllm-server"]["networks"] == ["stack", "published"]
+    assert document["services"]["trainer"]["networks"] == ["stack", "outside"]
+    no_masquerade = {"com.docker.network.bridge.enable_ip_masquerade": "false"}
+    assert document["networks"]["published"] == {"driver_opts": no_masquerade}
+
+
+@pytest.mark.parametrize(
+    ("side", "extra"), [("vllm-server", {"server": {"publish": 8001}}), ("trainer", {"trainer": {"internet": True}})]
+)
+def test_a_side_on_two_networks_and_no_other_is_told_to_find_the_shared_one(side, extra):
+    told = {
+        name: service["environment"].get(private_network.ASKED) for name, service in render(extra)["services"].items()
+    }
+
+    assert told == {"prefetch": None, "vllm-server": None, "trainer": None, side: "1"}
+    assert plan.SECOND_NETWORK == {private_network.ASKED: "1"}
+
+
+def test_colocate_has_nobody_to_meet():
+    environment = render({"split": "colocate", "trainer": {"internet": True}})["services"]["trainer"]["environment"]
+
+    assert private_network.ASKED not in environment
+
+
+def test_whoever_may_go_out_goes_the_way_of_this_host():
+    services = render({"trainer": {"internet": True}})["services"]
+
+    for name in ("prefetch", "trainer"):
+        environment = services[name]["environment"]
+        assert environment["HTTPS_PROXY"] == "${HTTPS_PROXY:-}"
+        assert environment["NO_PROXY"] == "vllm-server,trainer,localhost,127.0.0.1,${NO_PROXY:-}"
+    assert not any("PROXY" in name and name != "NO_PROXY" for name in services["vllm-server"]["environment"])
+    assert "HTTPS_PROXY" not in render()["services"]["trainer"]["environment"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(descriptions())
+def test_every_variable_of_the_file_is_named_in_its_header(data):
+    text = compose.render(plan.derive(rules.read(data)), "test")["compose.yaml"]
+    header, _, body = text.partition("\nname: ")
+
+    named = set(re.findall(r"[A-Z_]{3,}", header.partition("Taken from the environment")[2]))
+    assert set(re.findall(r"(?<!\$)\$\{(\w+)", body)) <= named
+
+
+def test_what_the_description_leaves_open_is_named_with_its_default():
+    text = compose.render(plan.derive(rules.read({})), "test")["compose.yaml"]
+
+    assert "#     MODEL: Hub id (default: Qwen/Qwen2.5-7B)\n" in text
+    assert "#     RUN: folder in the output folder; one that is there is continued (default: run)\n" in text
 
 
 def test_a_published_port_is_on_loopback_alone():
@@ -252,6 +307,9 @@ def test_any_description_confines_every_container(data):
         assert not {"privileged", "cap_add", "devices", "ipc", "network_mode", "pid"} & set(service)
         assert (name == "prefetch") is ("hf_token" in service.get("secrets", []))
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+        assert ("outside" in service["networks"]) is (
+            name == "prefetch" or (name, True) == ("trainer", data["trainer"].get("internet"))
+        )
 
 
 @settings(deadline=None)

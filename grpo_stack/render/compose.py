@@ -1,7 +1,7 @@
 """The plan as a Compose file.
 
 Needs Compose 2.24 (`start_interval`) and Engine 25. Only the variables that the plan names, and those of `SETTINGS`, are
-taken from the environment of `docker compose`; every other `$` is doubled.
+taken from the environment of `docker compose`, and the header lists them; every other `$` is doubled.
 """
 
 from __future__ import annotations
@@ -16,20 +16,28 @@ from grpo_stack import words
 from grpo_stack.plan import Mount, Role, StackPlan
 from grpo_stack.render import yamltext
 from grpo_stack.split import SHARED
-from grpo_stack.words import Word
+from grpo_stack.words import Variable, Word
 
 FILE = "compose.yaml"
 PROJECT = "grpo-stack"
 
 SETTINGS = {
     "HF_TOKEN_PATH": "file with a Hugging Face token, for gated models (default: none)",
-    "HF_HUB_OFFLINE": "1: fetch nothing, use what the cache volume holds",
+    "HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE": "1: fetch nothing, use what the cache volume holds",
+    "HF_ENDPOINT": "a mirror of the Hub",
+    "HTTP_PROXY, HTTPS_PROXY, NO_PROXY": "the way to the Hub",
     "GRPO_STACK_UID, GRPO_STACK_GID": "owner of the files in the output folder (default: 1000)",
     "BASE_IMAGE, INDEX_URL, EXTRA_INDEX_URL, WHEELS_DIR, CA_BUNDLE": "what images are built from; see docs/images.md",
 }
 """Host variables that every Compose file of the stack understands."""
 
-_PRIVATE, _OUTSIDE = "stack", "outside"
+CHOICES = {"MODEL": "Hub id", "RUN": "folder in the output folder; one that is there is continued"}
+"""Those that a description may leave open."""
+
+_PRIVATE, _OUTSIDE, _PUBLISHED = "stack", "outside", "published"
+
+_NO_WAY_OUT = {"driver_opts": {"com.docker.network.bridge.enable_ip_masquerade": "false"}}
+"""For a network that is reached from this host, and from which no answer comes back that was asked for outside."""
 
 _SHARED_TMP = "shared-tmp"
 """The volume that is /tmp on both sides where NCCL's sockets must be seen by both."""
@@ -41,7 +49,11 @@ def render(plan: StackPlan, command: str) -> dict[str, str]:
     document = {
         "name": PROJECT,
         "services": services,
-        "networks": {_PRIVATE: {"internal": True}, _OUTSIDE: {}},
+        "networks": {
+            _PRIVATE: {"internal": True},
+            _OUTSIDE: {},
+            **({_PUBLISHED: _NO_WAY_OUT} if _is_published(plan) else {}),
+        },
         "volumes": {name: {} for name in (*planning.CACHES, *({_SHARED_TMP} if _is_joined(plan) else ()))},
         "secrets": {
             "hf_token": {"file": "${HF_TOKEN_PATH:-/dev/null}"},
@@ -60,8 +72,19 @@ def _header(plan: StackPlan, command: str) -> tuple[str, ...]:
     if _is_joined(plan):
         lines += ["Weights go from GPU to GPU (weight_path: nvlink); that was not measured yet.", ""]
     lines.append("Taken from the environment of `docker compose`:")
-    lines += [f"    {name}: {meaning}" for name, meaning in SETTINGS.items()]
+    lines += [f"    {name}: {meaning}" for name, meaning in {**_choices(plan), **SETTINGS}.items()]
     return tuple(lines)
+
+
+def _choices(plan: StackPlan) -> dict[str, str]:
+    """The variables of the description, as far as the plan still holds them, with what stands for each."""
+    found = {
+        part for role in plan.roles for word in role.argv for part in words.parts(word) if isinstance(part, Variable)
+    }
+    return {
+        part.name: f"{CHOICES.get(part.name, 'named in stack.yaml')} (default: {part.default})"
+        for part in sorted(found, key=lambda part: part.name)
+    }
 
 
 def shell_line(argv: tuple[Word, ...]) -> str:
@@ -137,9 +160,10 @@ def _build(role: Role, plan: StackPlan) -> dict[str, Any]:
 
 
 def _networks(role: Role) -> list[str]:
+    outside = [_OUTSIDE] if role.internet else []
     # Docker publishes no port of a container that is on an internal network alone.
-    outside = [_OUTSIDE] if role.internet or role.publish else []
-    return outside if role.needs_token else [_PRIVATE, *outside]
+    published = [_PUBLISHED] if role.publish else []
+    return outside if role.needs_token else [_PRIVATE, *outside, *published]
 
 
 def _volumes(role: Role) -> list[dict[str, Any]]:
@@ -150,6 +174,10 @@ def _volumes(role: Role) -> list[dict[str, Any]]:
 
 def _is_joined(plan: StackPlan) -> bool:
     return any(role.joined for role in plan.roles)
+
+
+def _is_published(plan: StackPlan) -> bool:
+    return any(role.publish for role in plan.roles)
 
 
 def _bind(mount: Mount) -> dict[str, Any]:

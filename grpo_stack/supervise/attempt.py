@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from grpo_stack import heartbeat, readiness
+from grpo_stack import heartbeat, private_network, readiness
 from grpo_stack.supervise import peer
 from grpo_stack.supervise.child import Child
 from grpo_stack.supervise.events import Events
@@ -32,7 +32,8 @@ class Attempt:
         self._watcher: peer.Watcher | None = None
         self._ended = False
         try:
-            self.process = Child(argv, {**os.environ, heartbeat.FOLDER: str(self._folder)})
+            environment = {**os.environ, **private_network.environment(os.environ), heartbeat.FOLDER: str(self._folder)}
+            self.process = Child(argv, environment)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_stack import activity_api, http_call
+from grpo_stack import activity_api, http_call, private_network
 from grpo_stack.errors import DescriptionError, RunError
 from grpo_stack.stopping import Stop, asked_to_stop
 from grpo_stack.supervise import child
@@ -138,7 +138,8 @@ def _live(settings: Settings, argv: Sequence[str], stop: Stop) -> Life:
             raise DescriptionError(f"supervise server: --memo: {settings.memo}: {reason}; name another file") from None
     instance = uuid.uuid4().hex
     evidence = Evidence.of_start(time.monotonic())
-    process = child.Child(argv, {**os.environ, activity_api.INSTANCE: instance})
+    environment = {**os.environ, **private_network.environment(os.environ), activity_api.INSTANCE: instance}
+    process = child.Child(argv, environment)
     say(f"started vLLM as instance {instance[:8]}")
     grace_s, code = QUICK_GRACE_S, None
     try:
