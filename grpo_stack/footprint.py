@@ -77,15 +77,17 @@ def serving(described: StackSpec, config: ModelConfig) -> Serving:
     extra = described.server.extra_args
     cache = option(extra, "--kv-cache-dtype") or ""
     pushed = trainer.pushed_dtype(training(described))
+    # TRL's own engine, in colocate, is told none (trl.generation.vllm_generation).
+    dtype = _dtype(None if programs.mode(described) == COLOCATE else programs.dtype(described), config)
     return Serving(
         max_model_len=spec.model_length(described),
         tensor_parallel=_server_gpus(described),
         utilization=programs.utilization(described),
-        dtype=_dtype(described.server.dtype, config),
+        dtype=dtype,
         kv_dtype_bytes=1 if cache.startswith("fp8") else None,
         max_num_seqs=number(option(extra, "--max-num-seqs"), 0) or None,
         max_num_batched_tokens=number(option(extra, "--max-num-batched-tokens"), 0) or None,
-        pushed_dtype=pushed if programs.mode(described) == SEPARATE else _dtype(described.server.dtype, config),
+        pushed_dtype=pushed if programs.mode(described) == SEPARATE else dtype,
     )
 
 

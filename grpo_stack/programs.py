@@ -63,7 +63,7 @@ def server(spec: StackSpec) -> tuple[Word, ...]:
     if spec.accelerator == "cpu":
         # Compiling the model takes minutes on a few cores, and a short run never earns them back.
         argv += ["--enforce-eager"]
-    argv += _option("--dtype", dtype(spec) if spec.accelerator == "cpu" else spec.server.dtype)
+    argv += _option("--dtype", dtype(spec))
     argv += ["--max-model-len", str(model_length(spec))]
     argv += _option("--gpu-memory-utilization", utilization(spec))
     return (*argv, *spec.server.extra_args)
@@ -186,7 +186,7 @@ def _text(value: Scalar) -> str:
 
 
 def dtype(spec: StackSpec) -> str:
-    """What the trainer loads its weights as, unless `trainer.args` says otherwise."""
+    """What both sides load the weights as, whatever the checkpoint holds; `trainer.args` may say otherwise of the trainer."""
     return spec.server.dtype or ("bfloat16" if spec.accelerator == "cuda" else "float32")
 
 

@@ -119,7 +119,7 @@ class Server:
     """Share of each server GPU; default: vLLM's own, 0.92. A weight push takes 3 to 5 GiB beside it, so that GPUs of 80 GiB and
     less need a smaller one; the checks before a start say which."""
     dtype: str | None = None
-    """Default: bfloat16 on GPUs, float32 on the CPU, on both sides."""
+    """Of the weights on both sides, whatever the checkpoint holds; default: bfloat16 on GPUs, float32 on the CPU."""
     boot_timeout_s: int = 1800
     """How long the model may take from container start to its first completion."""
     extra_args: tuple[str, ...] = ()

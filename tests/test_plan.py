@@ -25,7 +25,7 @@ def test_the_server_of_the_default_split_runs_exactly_what_trl_asks_for():
         *("--tensor-parallel-size", "4", "--weight-transfer-config", '{"backend": "nccl"}'),
         *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"),
         *("--middleware", "grpo_stack.activity.Activity", "--middleware", "grpo_stack.identity.Identity"),
-        *("--max-model-len", "1536"),
+        *("--dtype", "bfloat16", "--max-model-len", "1536"),
     ]
     assert derive().server.env["VLLM_SERVER_DEV_MODE"] == "1"
 
@@ -190,6 +190,13 @@ def test_the_cpu_stack_has_no_gpu_no_nccl_and_full_precision_on_both_sides():
     assert value(planned.server, "--dtype") == value(planned.trainer, "--dtype") == "float32"
     assert "--cpu" in argv(planned.trainer)
     assert not [name for role in planned.roles for name in role.env if name.startswith("NCCL_")]
+
+
+@pytest.mark.parametrize("given", [None, "float16", "auto"])
+def test_both_sides_have_one_dtype_on_gpus_as_well(given):
+    planned = derive({"model": "org/name", "server": {"dtype": given}})
+
+    assert value(planned.server, "--dtype") == value(planned.trainer, "--dtype") == (given or "bfloat16")
 
 
 def test_two_roles_on_one_gpu_are_two_hosts_with_limited_memory_each():
