@@ -152,8 +152,9 @@ class Teller:
             if event.get("line") and (event.get("event"), event.get("attempt")) != known:
                 self._progress.phase(event["line"])
         for metrics in events.parse(next(self._steps)):
-            self._count += 1
-            self._progress.phase(describe_step(metrics))
+            if isinstance(metrics.get("step"), int):
+                self._count += 1
+                self._progress.phase(describe_step(metrics))
         loading = SERVER if self._loading_since is not None and not self._count else TRAINER
         box = boxes.get(loading)
         if box and box.last_lines and not box.last_lines[-1].startswith("step "):
@@ -185,14 +186,18 @@ def quoted(lines: Iterable[str]) -> str:
 
 
 def describe_step(metrics: Mapping[str, Any]) -> str:
-    """`step 3/25  reward 0.41  13.2 s (generate 6.1, push 1.4, optimize 5.5)`, as far as the metrics go."""
-    text = f"step {metrics['step']}/{metrics.get('max_steps', '?')}"
-    if "reward" in metrics:
-        text += f"  reward {metrics['reward']:.2f}"
-    if "seconds/step" in metrics:
+    """`step 3/25  reward 0.41  13.2 s (generate 6.1, push 1.4, optimize 5.5)`, as far as the metrics go.
+
+    What is no number there, as a reward that is not finite (null in the file), is left out.
+    """
+    known = {key: value for key, value in metrics.items() if isinstance(value, (int, float))}
+    text = f"step {known.get('step', '?')}/{known.get('max_steps', '?')}"
+    if "reward" in known:
+        text += f"  reward {known['reward']:.2f}"
+    if "seconds/step" in known:
         names = ("generate", "push", "optimize")
-        split = [f"{name} {metrics[f'seconds/{name}']:.1f}" for name in names if f"seconds/{name}" in metrics]
-        text += f"  {metrics['seconds/step']:.1f} s" + (f" ({', '.join(split)})" if split else "")
+        split = [f"{name} {known[f'seconds/{name}']:.1f}" for name in names if f"seconds/{name}" in known]
+        text += f"  {known['seconds/step']:.1f} s" + (f" ({', '.join(split)})" if split else "")
     return text
 
 

@@ -111,7 +111,7 @@ class MetricsFile:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file; a last line that a crash cut short is left out. Empty when there is no file."""
+    """The lines of a metrics file about a step; one that a crash cut short is left out. Empty when there is no file."""
     if not path.exists():
         return []
     lines = []
@@ -120,18 +120,18 @@ def read(path: Path) -> list[dict[str, Any]]:
             line = json.loads(text)
         except json.JSONDecodeError:
             continue
-        if isinstance(line, dict) and "step" in line:
+        if isinstance(line, dict) and _is_number(line.get("step")):
             lines.append(line)
     return lines
 
 
 def step_line(line: dict[str, Any]) -> str:
     """One step for the terminal, such as `step 3/25  reward 0.12  14.2 s`."""
-    parts = [f"step {line['step']}/{line['max_steps']}"]
+    parts = [f"step {line['step']}/{line.get('max_steps', '?')}"]
     for label, key in (("reward", "reward"), ("loss", "loss"), ("log-prob difference", LOGP_DIFFERENCE)):
-        if line.get(key) is not None:
+        if isinstance(line.get(key), (int, float)):
             parts.append(f"{label} {line[key]:.3g}")
-    if "seconds/step" in line:
+    if _is_number(line.get("seconds/step")):
         parts.append(f"{line['seconds/step']:.1f} s")
     return "  ".join(parts)
 
@@ -140,7 +140,7 @@ def summary(lines: list[dict[str, Any]], seconds: float, places: dict[str, Path]
     """One page on a run of `seconds`: what it did, how long each part took, and where things are."""
     if not lines:
         return "no step was made\n"
-    rows = [("steps", f"{lines[-1]['step']} of {lines[-1]['max_steps']} in {_duration(seconds)}")]
+    rows = [("steps", f"{lines[-1]['step']} of {lines[-1].get('max_steps', '?')} in {_duration(seconds)}")]
     rewards = _column(lines, "reward")
     if rewards:
         rows.append(("reward", f"{rewards[0]:.3f} → {rewards[-1]:.3f}  {sparkline(rewards)}"))
@@ -166,7 +166,12 @@ def sparkline(values: list[float], width: int = 60) -> str:
 
 
 def _column(lines: list[dict[str, Any]], key: str) -> list[float]:
-    return [line[key] for line in lines if isinstance(line.get(key), (int, float))]
+    return [line[key] for line in lines if _is_number(line.get(key))]
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value of a line is one that can be reckoned with; what was not finite is null in the file."""
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _mean(values: Iterable[float]) -> float:

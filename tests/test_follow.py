@@ -27,6 +27,19 @@ def test_a_step_without_timing_is_told_as_far_as_it_goes():
     assert follow.describe_step({"step": 1}) == "step 1/?"
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"step": 1, "max_steps": 9, "reward": null, "seconds/step": 2.0, "seconds/push": null}', "step 1/9  2.0 s"),
+        ('{"step": 1, "max_steps": null, "reward": "high", "seconds/step": null}', "step 1/?"),
+        ('{"step": 1, "max_steps": 9, "reward": -Infinity}', "step 1/9  reward -inf"),
+        ('{"train_runtime": 12.0}', "step ?/?"),
+    ],
+)
+def test_what_is_no_number_in_a_line_is_left_out_and_ends_nothing(line, told):
+    assert follow.describe_step(json.loads(line)) == told
+
+
 def test_only_complete_new_lines_of_a_growing_file_are_read(tmp_path):
     file = tmp_path / "metrics.jsonl"
     lines = follow.new_lines(file)
@@ -176,7 +189,7 @@ def test_steps_and_events_are_told_once_and_a_torn_line_ends_nothing(tmp_path):
         {"event": "ended"},
     ]
     (tmp_path / "events.jsonl").write_text('{"event": "no\n' + "".join(json.dumps(event) + "\n" for event in events))
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward": null}\n{"total": 9}\n{"step": null}\n{"st\n')
 
     assert teller.tell({}, 1.0) == 1
 

@@ -169,6 +169,28 @@ def test_the_page_at_the_end() -> None:
     ]
 
 
+def test_rewards_that_are_not_finite_end_neither_line_nor_page(tmp_path: Path) -> None:
+    file = metrics.MetricsFile(tmp_path)
+    for step, reward in enumerate((0.5, float("-inf"), float("nan"), 1.0), start=1):
+        file.append({"step": step, "max_steps": 4, "reward": reward, "seconds/step": None, "push": object()})
+    with file.path.open("a") as stream:
+        stream.write('{"total": 9}\n{"step": null}\n{"step": 5, "reward": -Infinity}\n{"step": 6, "reward": "high"}\n')
+
+    lines = metrics.read(file.path)
+    file.open_at(5)
+
+    assert [metrics.step_line(line) for line in lines] == [
+        "step 1/4  reward 0.5",
+        "step 2/4",
+        "step 3/4",
+        "step 4/4  reward 1",
+        "step 5/?  reward -inf",
+        "step 6/?",
+    ]
+    assert metrics.summary(lines, 3.0, {}).splitlines() == ["steps   6 of ? in 3 s", "reward  0.500 → 1.000  ▁█"]
+    assert [line["step"] for line in metrics.read(file.path)] == [1, 2, 3, 4, 5]
+
+
 def test_a_run_without_a_step_says_so() -> None:
     assert metrics.summary([], 3.0, {}) == "no step was made\n"
 
