@@ -16,6 +16,7 @@ from grpo_stack.schema import Invalid, show
 from grpo_stack.spec import StackSpec
 
 FILE = "stack.yaml"
+HEADER = "What to run. After a change: grpo-stack render --output .   (in this folder)"
 
 _PATHS = ("model", "outputs", "source", "data.dataset", "data.rewards")
 """Keys whose values are, or may be, paths of this host."""
@@ -81,8 +82,7 @@ def moved(description: Description, target: Path) -> Description:
 
 def dump(description: Description) -> str:
     """The description as the text of a stack.yaml."""
-    header = ("What to run. After a change: grpo-stack render --output .   (in this folder)",)
-    return yamltext.dump(description.data, header)
+    return yamltext.dump(description.data, (HEADER,))
 
 
 def paths(described: StackSpec) -> dict[str, Any]:

@@ -117,7 +117,7 @@ TABLE = {
     "supervise.attempt": Row("heartbeat private_network readiness supervise"),
     "supervise.trainer": Row("errors http_call readiness stopping supervise"),
     "description": Row("document errors presets render rules schema spec"),
-    "bundle": Row("description plan render"),
+    "bundle": Row("description errors paths plan render"),
     "start": Row(
         "bundle description devices engine errors facts findings lifecycle plan presets render run_folder topology words"
     ),

@@ -125,6 +125,73 @@ def test_a_current_folder_that_is_gone_is_one_line(command, tmp_path):
     assert done.stderr == "grpo-stack: the current folder is gone or closed to this user; change to another: cd\n"
 
 
+WRITTEN = "# Mine: why these GPUs\nsplit: '2:2'\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ("--preset 2-6", "is there, and render did not write it"),
+        ("--file other.yaml", "is there, and render did not write it"),
+        (
+            "--split 4:4 --model a/b --set server.port=9000",
+            "was written by hand, and model, split, server.port would differ from it; put that into the file, or",
+        ),
+    ],
+)
+def test_render_replaces_no_description_that_somebody_wrote(flags, why, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stack.yaml").write_text(WRITTEN)
+    (tmp_path / "other.yaml").write_text("split: '1:1'\n")
+
+    assert cli.main(["render", *flags.split(), "--output", "."]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"grpo-stack: render: stack.yaml: {why}")
+    assert line.endswith(" name another folder: --output DIR")
+    assert (tmp_path / "stack.yaml").read_text() == WRITTEN
+    assert not (tmp_path / "compose.yaml").exists()
+
+
+def test_render_replaces_no_compose_file_that_somebody_wrote(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "compose.yaml").write_text("services: {}\n")
+
+    assert cli.main(["render", "--preset", "2-6", "--output", "."]) == 2
+
+    assert capsys.readouterr().err == (
+        "grpo-stack: render: compose.yaml: is there, and render did not write it; name another folder: --output DIR\n"
+    )
+    assert [file.name for file in tmp_path.iterdir()] == ["compose.yaml"]
+
+
+def test_what_render_wrote_it_replaces_and_flags_go_into_the_description(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["render", "--model", "a/b", "--output", "."]) == 0
+
+    assert cli.main(["render", "--split", "1:1", "--output", "."]) == 0
+    flagged = (tmp_path / "compose.yaml").read_text()
+    assert cli.main(["render", "--output", "."]) == 0
+
+    assert (tmp_path / "compose.yaml").read_text() == flagged
+    assert {"model": "a/b", "split": "1:1"}.items() <= yaml.safe_load((tmp_path / "stack.yaml").read_text()).items()
+
+    assert cli.main(["render", "--preset", "cpu", "--output", "."]) == 0
+    assert yaml.safe_load((tmp_path / "stack.yaml").read_text())["accelerator"] == "cpu"
+
+
+def test_a_comment_in_a_rendered_description_makes_it_somebodys(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["render", "--model", "a/b", "--output", "."]) == 0
+    with (tmp_path / "stack.yaml").open("a") as file:
+        file.write("# mine\n")
+
+    assert cli.main(["render", "--output", "."]) == 0
+    assert cli.main(["render", "--preset", "cpu", "--output", "."]) == 2
+
+    assert (tmp_path / "stack.yaml").read_text().endswith("# mine\n")
+
+
 @pytest.mark.parametrize("target", ["file", "file/below", "/proc/x", "taken", "x" * 300])
 def test_a_folder_that_cannot_be_written_is_one_line(target, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def render(args: argparse.Namespace) -> int:
-    from grpo_stack import bundle, description, plan
+    from grpo_stack import bundle, plan
     from grpo_stack.render import compose
 
     described = _describe(args)
@@ -31,10 +31,8 @@ def render(args: argparse.Namespace) -> int:
         print(compose.render(plan.derive(described.spec), made_by)[compose.FILE], end="")
         return 0
     target = Path(args.output)
-    files = bundle.files(description.moved(described, target), f"{PROGRAM} render --output .   (in this folder)")
-    if described.file and os.path.realpath(described.file) == os.path.realpath(target / description.FILE):
-        del files[description.FILE]
     try:
+        files = bundle.files_for(target, described, f"{PROGRAM} render --output .   (in this folder)")
         target.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (target / name).write_text(text, encoding="utf-8")

@@ -19,6 +19,9 @@ from grpo_stack.split import SHARED
 from grpo_stack.words import Variable, Word
 
 FILE = "compose.yaml"
+MADE_BY = "Made by: "
+"""How the first line of a rendered file begins."""
+
 PROJECT = "grpo-stack"
 
 SETTINGS = {
@@ -64,7 +67,7 @@ def render(plan: StackPlan, command: str) -> dict[str, str]:
 
 
 def _header(plan: StackPlan, command: str) -> tuple[str, ...]:
-    lines = [f"Made by: {command}", "Change the description and render again; edits here are lost.", ""]
+    lines = [f"{MADE_BY}{command}", "Change the description and render again; edits here are lost.", ""]
     for role in plan.roles[1:]:
         lines += [f"{role.name}:", f"    {shell_line(role.argv)}", ""]
     if plan.split and plan.split.mode == SHARED:
