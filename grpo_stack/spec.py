@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_stack import parallelism, pins, schema, split, words
+from grpo_stack import module_names, parallelism, pins, schema, split, words
 from grpo_stack.schema import Scalar
 from grpo_stack.split import Split
 from grpo_stack.words import Variable, Word
@@ -75,6 +75,8 @@ def _reward_name(value: object) -> str:
         module = posixpath.basename(file).removesuffix(".py")
         if not module or module.startswith("-") or "." in module:
             raise schema.Invalid(f"{schema.show(file)} cannot be imported; rename the file to a plain word and .py")
+        if hidden := module_names.hidden_by(module):
+            raise schema.Invalid(f"{schema.show(file)} would hide {hidden}; rename the file")
     elif name.endswith((".py", ".py:")):
         raise schema.Invalid(f"{schema.show(name)} names a file without a function; write {name.rstrip(':')}:FUNCTION")
     elif not all(part.isidentifier() for part in re.split(r"[.:]", name)) or name.count(":") > 1:

@@ -178,6 +178,10 @@ def test_a_home_that_nobody_has_is_no_path(key):
         ("./-x.py:f", "'./-x.py' cannot be imported"),
         ("./.py:f", "'./.py' cannot be imported"),
         ("./a.b.py:f", "'./a.b.py' cannot be imported"),
+        ("./math.py:f", "'./math.py' would hide Python's own `math`; rename the file"),
+        ("lib/json.py:f", "'lib/json.py' would hide Python's own `json`; rename the file"),
+        ("trl.py:f", "'trl.py' would hide the package `trl`, which training imports; rename the file"),
+        ("../grpo_stack.py:f", "'../grpo_stack.py' would hide the package `grpo_stack`, which training imports"),
         (5, "5 found where text belongs"),
     ],
 )
@@ -188,7 +192,7 @@ def test_a_reward_that_can_name_no_function_is_refused_from_its_text(reward, mes
     assert all(f"]: {message}" in line for line in found)
 
 
-@pytest.mark.parametrize("reward", ["accuracy_reward", "a.b:c", "a.b.c", "a:B.c", "x.py:f", "../a b/x_1.py:f", "é:f"])
+@pytest.mark.parametrize("reward", ["accuracy_reward", "a.b:c", "a.b.c", "a:B.c", "math:f", "x.py:f", "rewards.py:f", "../a b/x_1.py:f", "é:f"])
 def test_names_import_paths_and_files_with_a_function_are_rewards(reward):
     assert rules.read({"data": {"rewards": [reward]}}).data.rewards == (reward,)
 
