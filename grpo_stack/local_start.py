@@ -47,4 +47,5 @@ def _place(directory: Path, folder: Path) -> Place:
         python=sys.executable,
         modules="" if above.name in _LIBRARIES else str(above),
         environment=dict(os.environ),
+        caller=str(Path.cwd()),
     )

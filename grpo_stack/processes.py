@@ -38,6 +38,31 @@ DROPPED = re.compile(
 """What must not reach a run from the shell or the batch job that started it: VLLM_PORT moves vLLM's inner ports, RANK makes
 accelerate join a group, and so on. No container would see them. How NCCL works on this host (NCCL_…) stays the caller's."""
 
+PATHS = {
+    *(
+        "HF_HOME",
+        "HF_HUB_CACHE",
+        "HF_ASSETS_CACHE",
+        "HF_DATASETS_CACHE",
+        "HF_MODULES_CACHE",
+        "HF_XET_CACHE",
+        "HF_TOKEN_PATH",
+    ),
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME", "TMPDIR", "NETRC"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "CA_BUNDLE_PATH"),
+    *(
+        "VLLM_CACHE_ROOT",
+        "TRITON_CACHE_DIR",
+        "TRITON_HOME",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TORCH_HOME",
+        "TORCH_EXTENSIONS_DIR",
+    ),
+    *("CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH", "FLASHINFER_WORKSPACE_BASE", "NUMBA_CACHE_DIR", "MPLCONFIGDIR"),
+    *("NCCL_CONF_FILE", "NCCL_DEBUG_FILE", "NCCL_TOPO_FILE", "WANDB_DIR", "WANDB_CACHE_DIR", "TRACKIO_DIR"),
+}
+"""Variables that name one file or folder. A role runs in a folder of its own, where a relative one would lead nowhere."""
+
 SECRETS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH"}
 """Kept from every role but the one that downloads."""
 
@@ -56,6 +81,8 @@ class Place:
     """Folder that this package is imported from, if that is none which every Python looks into."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment of the caller."""
+    caller: str = "/"
+    """Folder that the caller is in, which relative paths of the environment are relative to."""
 
     @property
     def private(self) -> str:
@@ -154,6 +181,8 @@ def _resolved(word: Word, environment: Mapping[str, str]) -> str:
 
 def _environment(role: Role, paths: Mapping[str, str], place: Place) -> dict[str, str]:
     inherited = {name: value for name, value in place.environment.items() if _inherits(name, role)}
+    inherited |= {name: _from_everywhere(inherited[name], place) for name in PATHS & set(inherited)}
+    inherited = {name: value for name, value in inherited.items() if value or name not in PATHS}
     given = {name: _local(_resolved(word, place.environment), paths) for name, word in role.env.items()}
     given.pop("PYTHONPATH", None)
     own = _resolved(role.env.get("PYTHONPATH", ""), place.environment).split(":")
@@ -174,6 +203,11 @@ def _environment(role: Role, paths: Mapping[str, str], place: Place) -> dict[str
         **NETWORK,
         **_gpus((*role.gpus, *role.other_gpus)),
     }
+
+
+def _from_everywhere(path: str, place: Place) -> str:
+    """`path` as it must read from any folder; a `~` is the home folder for whoever understands it."""
+    return posixpath.normpath(posixpath.join(place.caller, path)) if path and not path.startswith("~") else path
 
 
 def _inherits(name: str, role: Role) -> bool:

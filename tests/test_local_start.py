@@ -38,6 +38,14 @@ def test_a_checkout_is_on_the_module_path_of_what_it_starts(write):
     assert all(checkout in program.env["PYTHONPATH"].split(":") for program in run.programs)
 
 
+def test_a_relative_path_of_the_environment_is_seen_from_where_the_caller_is(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN_PATH", "./token")
+
+    (prefetch, *_) = write(model="org/name").programs
+
+    assert prefetch.env["HF_TOKEN_PATH"] == str(tmp_path / "token")
+
+
 @pytest.mark.parametrize(
     ("flags", "fetches"),
     [

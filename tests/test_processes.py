@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,24 @@ def test_the_token_and_the_proxy_reach_the_download():
     assert found["prefetch"].env["HF_TOKEN"] == "hf_secret"
     assert found["prefetch"].env["HTTPS_PROXY"] == "http://proxy:3128"
     assert [name for name, program in found.items() if "hf_secret" in program.env.values()] == ["prefetch"]
+
+
+def test_paths_of_the_callers_environment_mean_the_same_files_to_a_role():
+    given = {
+        "HF_TOKEN_PATH": "./token",
+        "HF_HOME": "../hf",
+        "SSL_CERT_FILE": "/etc/ca",
+        "VLLM_CACHE_ROOT": "~/v",
+        "TMPDIR": "",
+    }
+    place = replace(PLACE, environment={**CALLER, **given}, caller="/there/now")
+
+    found = programs(place=place)
+
+    env = found["prefetch"].env
+    assert [env.get(name) for name in given] == ["/there/now/token", "/there/hf", "/etc/ca", "~/v", None]
+    assert found["vllm-server"].env["HF_HOME"] == "/there/hf"
+    assert "HF_TOKEN_PATH" not in found["vllm-server"].env
 
 
 def test_this_packages_own_commands_are_run_by_the_python_that_was_asked():
