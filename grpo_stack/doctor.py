@@ -19,6 +19,7 @@ from grpo_stack import (
     footprint,
     gpus,
     host,
+    hub_token,
     inputs,
     local_preflight,
     models,
@@ -35,6 +36,7 @@ from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, ModelConfig
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
+from grpo_stack.hub_token import HubToken
 from grpo_stack.memory import checkpoint, shares, tensors
 from grpo_stack.memory.shares import Side
 from grpo_stack.models import ModelReading
@@ -172,7 +174,7 @@ def _facts(
     if caller.runtime == "process":
         ports = [*processes.ports(planned).values()]
     model = description.absolute(words.literal(stack.model), directory) if spec.is_path(stack.model) else None
-    token, docker = _token(environment), machine.asked.engine
+    token, docker = _token(caller), machine.asked.engine
     # The demo on the CPU may come with its model in a package; a folder needs no cache.
     fetches = stack.accelerator == "cuda" and model is None
     return Facts(
@@ -187,8 +189,8 @@ def _facts(
         closed_files=tuple(
             file for file in files if paths.is_file(file) and not paths.allows(file, caller.uid, paths.READ)
         ),
-        token=host.token_file(token, caller.uid) if token else None,
-        token_in_environment=bool(environment.get("HF_TOKEN")),
+        token=host.token_file(str(token.file), caller.uid) if token.file else None,
+        token_in_environment=bool(token.text or environment.get("HF_TOKEN")),
         offline=fetches and _offline(environment),
         cache=volume,
     )
@@ -207,11 +209,8 @@ def _model(described: Description, volume: CacheVolume | None, caller: Caller) -
     cache = snapshots.cache_folder(environment)
     if volume and volume.readable and volume.folder:
         cache = Path(volume.folder) / volumes.HUB
-    token = _token(environment)
     hub = models.Hub(
-        endpoint=environment.get("HF_ENDPOINT") or models.Hub.endpoint,
-        token_file=paths.expanded(token) if token else None,
-        timeout_s=HUB_TIMEOUT_S,
+        endpoint=environment.get("HF_ENDPOINT") or models.Hub.endpoint, token=_token(caller), timeout_s=HUB_TIMEOUT_S
     )
     return models.read(name, stack.revision, offline=_offline(environment), cache=cache, hub=hub)
 
@@ -251,10 +250,9 @@ def _answer(docker: Callable[[float], Engine]) -> Asked:
         return Asked(problems=(f"Docker was not read within {ENGINE_TIMEOUT_S:g} s; see: docker info",))
 
 
-def _token(environment: Mapping[str, str]) -> str | None:
-    """The file that HF_TOKEN_PATH names; None for the empty one that stands for no token."""
-    named = environment.get("HF_TOKEN_PATH")
-    return named if named and named != os.devnull else None
+def _token(caller: Caller) -> HubToken:
+    found = hub_token.of_processes if caller.runtime == "process" else hub_token.of_containers
+    return found(caller.environment)
 
 
 def _offline(environment: Mapping[str, str]) -> bool:

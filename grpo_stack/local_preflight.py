@@ -98,5 +98,7 @@ def _ports(plan: StackPlan, host: Host) -> Iterable[Finding]:
 
 def _token(facts: Facts) -> Finding:
     if facts.token:
-        return token_file(facts.token, "this user", "mind its owner, or name another file")
-    return Finding("token", OK, "given to the download alone" if facts.token_in_environment else "none")
+        return token_file(facts.token, "this user", "mind its owner, or name another file: HF_TOKEN_PATH=FILE")
+    if facts.token_in_environment:
+        return Finding("token", OK, "in the environment, and given to the download alone")
+    return Finding("token", OK, "none, which does for public models (HF_TOKEN, or: hf auth login)")

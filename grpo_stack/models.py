@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from grpo_stack import host, model_config, snapshots, time_limit
 from grpo_stack.facts import ModelConfig
+from grpo_stack.hub_token import HubToken
 
 if TYPE_CHECKING:
     import requests
@@ -31,8 +32,8 @@ class Hub:
     endpoint: str = "https://huggingface.co"
     """HF_ENDPOINT."""
 
-    token_file: Path | None = None
-    """HF_TOKEN_PATH; an empty or absent file is no token."""
+    token: HubToken = HubToken()
+    """An empty or absent file is no token."""
 
     timeout_s: float = 10.0
     """For the whole of it: name look-up, redirects and the last byte."""
@@ -144,7 +145,7 @@ def _download(model: str, revision: str, hub: Hub) -> bytes:
     # The Docker SDK loads it too, so that a start pays for one HTTP client and not for two.
     import requests
 
-    token = _token(hub.token_file)
+    token = _token(hub.token)
     url = f"{hub.endpoint.rstrip('/')}/{model}/resolve/{quote(revision, safe='')}/config.json"
 
     def sign(request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -166,12 +167,11 @@ def _download(model: str, revision: str, hub: Hub) -> bytes:
         return content
 
 
-def _token(file: Path | None) -> str | None:
+def _token(named: HubToken) -> str | None:
     try:
-        token = file.read_text(encoding="ascii").strip() if file else ""
+        return named.text or (named.file.read_text(encoding="ascii").strip() if named.file else "") or None
     except (OSError, ValueError):
         return None
-    return token or None
 
 
 def _explained(response: requests.Response, revision: str, token: bool) -> _RefusalError:

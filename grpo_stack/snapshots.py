@@ -17,8 +17,13 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     """The Hub cache that `huggingface_hub` uses with this environment (its constants.py: HF_HUB_CACHE, HF_HOME/hub)."""
     if environment.get("HF_HUB_CACHE"):
         return paths.expanded(environment["HF_HUB_CACHE"])
+    return home(environment) / "hub"
+
+
+def home(environment: Mapping[str, str]) -> Path:
+    """Where `huggingface_hub` keeps all of its own with this environment (HF_HOME)."""
     default = f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    return paths.expanded(environment.get("HF_HOME") or default) / "hub"
+    return paths.expanded(environment.get("HF_HOME") or default)
 
 
 def find(cache: Path, model: str, revision: str | None) -> Path | None:

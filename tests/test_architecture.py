@@ -86,9 +86,10 @@ TABLE = {
     "engine": Row("errors facts time_limit"),
     "paths": Row(),
     "snapshots": Row("paths"),
+    "hub_token": Row("paths snapshots"),
     "dataset_file": Row("facts paths"),
     "host": Row("facts paths snapshots"),
-    "models": Row("facts host model_config snapshots time_limit"),
+    "models": Row("facts host hub_token model_config snapshots time_limit"),
     "volumes": Row("engine facts programs"),
     "progress": Row(),
     "children": Row(),
@@ -123,8 +124,8 @@ TABLE = {
         "bundle description devices engine errors facts findings lifecycle plan presets render run_folder topology words"
     ),
     "doctor": Row(
-        "dataset_file description engine errors facts findings fit footprint gpus host inputs local_preflight memory models packages "
-        "paths plan preflight processes programs snapshots spec volumes words"
+        "dataset_file description engine errors facts findings fit footprint gpus host hub_token inputs local_preflight memory models "
+        "packages paths plan preflight processes programs snapshots spec volumes words"
     ),
     "overview": Row("plan render words", pure=True),
     # inside the API server of vLLM

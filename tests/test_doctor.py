@@ -32,9 +32,9 @@ CLOSED = {"HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
 def check(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def check(machine, environment=CLOSED, preset=None, **flags):
+    def check(machine, environment=CLOSED, preset=None, runtime="docker", **flags):
         described = description.load(None, preset, flags, [f"source={SOURCE}"])
-        caller = Caller({"HF_HOME": str(tmp_path / "home"), **environment}, uid=10001, project="stack")
+        caller = Caller({"HF_HOME": str(tmp_path / "home"), **environment}, 10001, "stack", runtime)
         return doctor.check(described, plan.derive(described.spec), machine, caller)
 
     return check
@@ -118,6 +118,22 @@ def test_a_refusal_of_the_hub_is_the_descriptions_fault_and_says_which(check, tm
     assert (finding.level, finding.described) == ("problem", True)
     assert said in finding.found
     assert running.asked[0][1] == ("Bearer hf_x" if token else None)
+
+
+@pytest.mark.parametrize("given", ["HF_TOKEN", "login"])
+def test_processes_ask_the_hub_with_the_token_that_their_download_would_use(check, tmp_path, given):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "token").write_text("hf_x")
+    answers = {"/org/name/resolve/main/config.json": (200, {}, json.dumps(CONFIG).encode())}
+    with hub.serving(answers) as running:
+        environment = {**CLOSED, "HF_ENDPOINT": running.url, **({given: "hf_y"} if given == "HF_TOKEN" else {})}
+        found = check(Machine(gpus(8)), environment, runtime="process", model="org/name")
+
+    assert running.asked[0][1] == ("Bearer hf_y" if given == "HF_TOKEN" else "Bearer hf_x")
+    expected = (
+        "in the environment, and given to the download alone" if given == "HF_TOKEN" else f"in {tmp_path}/home/token"
+    )
+    assert about("token", found) == [("ok", expected)]
 
 
 def test_offline_the_config_comes_from_the_cache_volume_if_it_can_be_seen(check, tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_stack import model_config, models, snapshots
+from grpo_stack.hub_token import HubToken
 from grpo_stack.models import ModelReading
 from tests.configs import FOLDER, NAMES, config, raw
 from tests.fakes import hub as fake
@@ -29,7 +30,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(url: str, token_file: Path | None = None, revision: str | None = None, timeout_s: float = 10) -> ModelReading:
-    hub = models.Hub(url, token_file, timeout_s)
+    hub = models.Hub(url, HubToken(file=token_file), timeout_s)
     return models.read("Qwen/Qwen2.5-7B", revision, offline=False, cache=None, hub=hub)
 
 

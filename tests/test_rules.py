@@ -192,7 +192,10 @@ def test_a_reward_that_can_name_no_function_is_refused_from_its_text(reward, mes
     assert all(f"]: {message}" in line for line in found)
 
 
-@pytest.mark.parametrize("reward", ["accuracy_reward", "a.b:c", "a.b.c", "a:B.c", "math:f", "x.py:f", "rewards.py:f", "../a b/x_1.py:f", "é:f"])
+@pytest.mark.parametrize(
+    "reward",
+    ["accuracy_reward", "a.b:c", "a.b.c", "a:B.c", "math:f", "x.py:f", "rewards.py:f", "../a b/x_1.py:f", "é:f"],
+)
 def test_names_import_paths_and_files_with_a_function_are_rewards(reward):
     assert rules.read({"data": {"rewards": [reward]}}).data.rewards == (reward,)
 
