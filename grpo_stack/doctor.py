@@ -183,7 +183,7 @@ def _facts(
         engine_problems=machine.asked.problems,
         images_built=docker is not None and volumes.images_built(docker, planned.tag),
         gpus=machine.gpus,
-        model=host.model_folder(model, caller.uid) if model else None,
+        model=host.model_folder(model, caller.uid, mounted=caller.runtime == "docker") if model else None,
         dataset=_dataset(described, caller),
         missing_files=tuple(file for file in files if not paths.is_file(file)),
         closed_files=tuple(

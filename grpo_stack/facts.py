@@ -369,6 +369,9 @@ class ModelFolder:
     closed: bool = False
     """The containers' user, or this one, may not look into it."""
 
+    leading_out: tuple[str, ...] = ()
+    """Links in it that lead nowhere in a container, which sees this folder alone and under another path."""
+
 
 @dataclass(frozen=True)
 class DatasetFile:

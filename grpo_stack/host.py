@@ -40,8 +40,8 @@ def token_file(path: str, uid: int) -> TokenFile:
     return TokenFile(str(file), exists=True, readable=readable, empty=file.stat().st_size == 0)
 
 
-def model_folder(path: str, uid: int) -> ModelFolder:
-    """The model folder at `path`, as the user `uid` of the containers will find it."""
+def model_folder(path: str, uid: int, mounted: bool = True) -> ModelFolder:
+    """The model folder at `path`, as the user `uid` of the containers will find it; `mounted`: there, and not here."""
     folder = Path(path)
     if not paths.is_hidden(path) and not paths.is_folder(path):
         return ModelFolder(path, exists=False)
@@ -50,7 +50,16 @@ def model_folder(path: str, uid: int) -> ModelFolder:
     files = sorted(file for file in folder.iterdir() if paths.is_file(file))
     unreadable = tuple(file.name for file in files if not paths.allows(file, uid, paths.READ))
     has_config, missing = paths.is_file(folder / "config.json"), snapshots.missing(folder)
-    return ModelFolder(path, exists=True, has_config=has_config, unreadable=unreadable, missing=missing)
+    leading_out = tuple(file.name for file in files if _leads_out(file)) if mounted else ()
+    return ModelFolder(path, True, has_config, unreadable, missing, leading_out=leading_out)
+
+
+def _leads_out(file: Path) -> bool:
+    """Whether `file` is a link that is of no use where its folder has another path and nothing beside it is there."""
+    if not file.is_symlink():
+        return False
+    folder = os.path.realpath(file.parent)
+    return file.readlink().is_absolute() or os.path.commonpath([folder, os.path.realpath(file)]) != folder
 
 
 def _proxies(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

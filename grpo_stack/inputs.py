@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from grpo_stack.facts import DatasetFile, FolderSpace, ModelFolder
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
@@ -82,13 +82,21 @@ def _model(model: ModelFolder | None) -> Iterable[Finding]:
             "model", PROBLEM, f"{model.path} holds no config.json", "name the folder that a model was saved to", True
         )
     elif model.missing:
-        text = f"{model.path} lacks {', '.join(model.missing[:3])}" + " and more" * (len(model.missing) > 3)
+        text = f"{model.path} lacks {_some(model.missing)}"
         yield Finding("model", PROBLEM, text, "copy all files of the model, or save it again", True)
+    elif model.leading_out:
+        text = f"{_some(model.leading_out)} in {model.path} link to files outside of it, and it alone is mounted"
+        fix = f"copy it with what it links to: cp -rL {model.path} FOLDER, or give the Hub id"
+        yield Finding("model", PROBLEM, text, fix, described=True)
     elif model.unreadable:
-        text = f"{', '.join(model.unreadable[:3])} in {model.path} cannot be read by the containers' user"
+        text = f"{_some(model.unreadable)} in {model.path} cannot be read by the containers' user"
         yield Finding("model", PROBLEM, text, f"run: chmod a+r {model.path}/*")
     else:
         yield Finding("model", OK, f"{model.path} holds a model")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + " and more" * (len(names) > 3)
 
 
 def _dataset(dataset: DatasetFile | None) -> Iterable[Finding]:

@@ -223,6 +223,20 @@ def test_the_cpu_stack_does_not_ask_about_its_model(check):
     assert about("model", check(Machine(GpuReading(())), preset="cpu", model="a/b")) == []
 
 
+@pytest.mark.parametrize(("runtime", "level"), [("docker", "problem"), ("process", "ok")])
+def test_a_snapshot_of_the_cache_is_a_model_for_processes_and_none_for_containers(check, tmp_path, runtime, level):
+    snapshot = tmp_path / "snapshots" / "c"
+    snapshot.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text(json.dumps(CONFIG))
+        (snapshot / name).symlink_to(f"../../{name}")
+
+    (found, _) = about("model", check(Machine(gpus(8)), runtime=runtime, model="./snapshots/c"))
+
+    assert found[0] == level
+    assert ("link to files outside of it, and it alone is mounted" in found[1]) == (runtime == "docker")
+
+
 def test_a_folder_without_config_is_said_once(check, tmp_path):
     (tmp_path / "model").mkdir()
 

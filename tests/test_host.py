@@ -75,6 +75,28 @@ def test_a_token_file_is_looked_at_as_the_containers_user(tmp_path):
     assert not host.token_file(str(tmp_path), os.getuid()).exists
 
 
+def test_links_that_lead_out_of_a_model_folder_are_of_no_use_to_a_container(tmp_path):
+    snapshot, blobs = tmp_path / "snapshots" / "c", tmp_path / "blobs"
+    for folder in (snapshot / "sub", blobs):
+        folder.mkdir(parents=True)
+    (blobs / "b").touch()
+    for name, target in (
+        ("config.json", "../../blobs/b"),
+        ("absolute.json", str(snapshot / "real.json")),
+        ("beside.json", "real.json"),
+        ("below.json", "sub/../real.json"),
+    ):
+        (snapshot / name).symlink_to(target)
+    (snapshot / "real.json").touch()
+    (tmp_path / "way").symlink_to(snapshot)
+
+    found = host.model_folder(str(snapshot), os.getuid())
+
+    assert found.leading_out == ("absolute.json", "config.json")
+    assert host.model_folder(str(tmp_path / "way"), os.getuid()).leading_out == found.leading_out
+    assert host.model_folder(str(snapshot), os.getuid(), mounted=False).leading_out == ()
+
+
 @pytest.mark.parametrize("mode", [0o700, 0o744, 0o000])
 def test_a_model_folder_that_the_containers_user_cannot_enter_is_closed(mode, tmp_path):
     folder = tmp_path / "model"
