@@ -83,7 +83,7 @@ def merge(data: Any, overrides: Mapping[str, Any]) -> Any:
 
 def _rules(spec: StackSpec) -> list[str]:
     problems = [*_stack_rules(spec), *_port_rules(spec), *_server_rules(spec.server), *_trainer_rules(spec.trainer)]
-    return problems + _length_rules(spec) + _recovery_rules(spec.recovery)
+    return problems + _colocate_rules(spec) + _length_rules(spec) + _recovery_rules(spec.recovery)
 
 
 def _stack_rules(spec: StackSpec) -> list[str]:
@@ -152,6 +152,17 @@ def _server_rules(server: Server) -> list[str]:
         problems.append(f"server.dtype: {server.dtype!r} is not known; use one of {', '.join(DTYPES)}")
     problems += [f"server.extra_args{line}" for line in server_options.problems(server.extra_args)]
     return problems
+
+
+def _colocate_rules(spec: StackSpec) -> list[str]:
+    """A key whose value would reach nothing; `colocate` may have been chosen for the user, whose host has one GPU."""
+    if spec.split is None or spec.split.mode != split.COLOCATE:
+        return []
+    given = {"extra_args": spec.server.extra_args, "publish": spec.server.publish is not None}
+    why = (
+        "split: colocate, which a host with one GPU gets by default, has no server; leave it out, or set split: shared"
+    )
+    return [f"server.{key}: {why}" for key, value in given.items() if value]
 
 
 def _length_rules(spec: StackSpec) -> list[str]:

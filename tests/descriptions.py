@@ -55,11 +55,14 @@ def descriptions(draw: st.DrawFn) -> dict[str, Any]:
         "source": PATHS.filter(lambda path: not set(path) & set("{}")),
         **({"split": splits()} if accelerator == "cuda" else {}),
     }
+    stack, server = draw(st.fixed_dictionaries({}, optional=optional)), draw(_SERVER)
+    if str(stack.get("split")).startswith("colocate"):
+        server = {key: value for key, value in server.items() if key not in ("publish", "extra_args")}
     return {
         "accelerator": accelerator,
-        **draw(st.fixed_dictionaries({}, optional=optional)),
+        **stack,
         "data": {"max_prompt_length": prompt, **draw(_DATA)},
-        "server": {"max_model_len": draw(st.sampled_from([None, prompt + completion, 9000])), **draw(_SERVER)},
+        "server": {"max_model_len": draw(st.sampled_from([None, prompt + completion, 9000])), **server},
         "trainer": {**draw(_TRAINER), "args": {"max_completion_length": completion, **draw(_ARGS)}},
         "recovery": draw(_RECOVERY),
     }

@@ -162,6 +162,20 @@ def test_a_home_that_nobody_has_is_no_path(key):
     assert "starts with the home of nobody here" in found
 
 
+def test_what_only_a_server_takes_is_refused_where_there_is_none():
+    server = {"publish": 8001, "extra_args": ["--kv-cache-dtype", "fp8"]}
+    why = (
+        "split: colocate, which a host with one GPU gets by default, has no server; leave it out, or set split: shared"
+    )
+
+    assert problems_of({"split": "colocate:0-1", "server": server}) == [
+        f"stack.yaml: server.extra_args: {why}",
+        f"stack.yaml: server.publish: {why}",
+    ]
+    assert rules.read({"split": "colocate", "server": {"publish": None, "extra_args": [], "port": 9000}})
+    assert rules.read({"split": "shared", "server": server})
+
+
 @pytest.mark.parametrize(
     ("reward", "message"),
     [

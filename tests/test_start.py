@@ -71,6 +71,16 @@ def test_one_gpu_means_generating_inside_the_trainer(load):
     assert start.choose(load(), gpus(1)).spec.gpus.mode == "colocate"
 
 
+def test_one_gpu_is_no_place_for_what_only_a_server_takes(load):
+    described = load(**{"server.extra_args": ["--max-num-seqs", "64"]})
+
+    with pytest.raises(
+        DescriptionError, match=r"server\.extra_args: split: colocate, which a host with one GPU gets by default"
+    ):
+        start.choose(described, gpus(1))
+    assert start.choose(described, gpus(2)).spec.server.extra_args == ("--max-num-seqs", "64")
+
+
 def test_a_run_is_named_after_model_and_time_unless_it_has_a_name(load):
     named = start.named(load(model="Org/Some_Model.v2"), NOON)
 
