@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import json
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -15,6 +17,10 @@ _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or 
 
 _NUMBERS = 10**18
 """Whole numbers stay below it, and so short enough to be shown: Python prints none of more than 4300 digits."""
+
+
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+"""Numbers that YAML 1.1 takes for a text unless they have both a point and a sign: `1e-3`."""
 
 
 class Invalid(ValueError):  # noqa: N818  # a verdict on a value, not a fault of the program
@@ -112,7 +118,8 @@ def _convert_union(options: tuple[Any, ...], value: Any) -> Any:
         if get_origin(choice) is tuple and isinstance(value, (list, tuple)):
             return _convert(choice, value)
     names = " or ".join(_NAMES.get(choice, "a list") for choice in choices)
-    raise Invalid(f"{show(value)} found where {names} belongs")
+    advice = _as_json(value) if isinstance(value, Mapping) and str in choices else ""
+    raise Invalid(f"{show(value)} found where {names} belongs{advice}")
 
 
 def text(value: object) -> str:
@@ -124,7 +131,7 @@ def text(value: object) -> str:
 def _convert_scalar(hint: type[Any], value: Any) -> Any:
     if type(value) is int and abs(value) >= _NUMBERS:
         raise Invalid(f"{show(value)} is too large for any setting; use a number of at most 18 digits")
-    if hint is float and type(value) is int:
+    if hint is float and (type(value) is int or (isinstance(value, str) and _EXPONENT.fullmatch(value))):
         return float(value)
     if type(value) is not hint:
         advice = _in_quotes(value) if hint is str else ""
@@ -135,12 +142,24 @@ def _convert_scalar(hint: type[Any], value: Any) -> Any:
 
 
 def _in_quotes(value: object) -> str:
-    """What to do where YAML made something else of a text that it holds without quotes."""
+    """What to do where YAML made something else of a text that it holds without quotes.
+
+    The text itself is lost: YAML reads yes, no, on and off as truths, 0123456 as 42798, 1.10 as 1.1.
+    """
     if isinstance(value, bool):
-        return "; put the word in quotes"  # which one is lost: YAML reads yes, no, on and off as well
+        return "; put the word in quotes"
     if isinstance(value, (int, float)) or hasattr(value, "isoformat"):
-        return f'; put it in quotes: "{value}"'
+        return "; put it in quotes, as it is written there"
     return ""
+
+
+def _as_json(value: Mapping[Any, Any]) -> str:
+    """How a mapping is written where it has to be a text: the trainer's command line reads it as JSON."""
+    try:
+        written = json.dumps(value, default=str, ensure_ascii=False).replace("'", "''")
+    except (TypeError, ValueError):  # a date as a key, a number of thousands of digits
+        written = ""
+    return f"; write a mapping as JSON, in quotes: '{written if 0 < len(written) <= 100 else '{...}'}'"
 
 
 def _encodable(text: str) -> bool:

@@ -151,8 +151,9 @@ def test_a_text_that_no_command_line_can_carry_is_refused_at_any_key(key, text):
 
 
 @pytest.mark.parametrize("key", ["model", "run", "outputs", "source", "data.dataset", "data.split"])
-def test_a_text_that_yaml_takes_for_a_number_is_shown_in_quotes(key):
-    assert problems_of(None, {key: 5}) == [f'stack.yaml: {key}: 5 found where text belongs; put it in quotes: "5"']
+def test_a_text_that_yaml_takes_for_a_number_belongs_in_quotes(key):
+    expected = f"stack.yaml: {key}: 5 found where text belongs; put it in quotes, as it is written there"
+    assert problems_of(None, {key: 5}) == [expected]
 
 
 @pytest.mark.parametrize("key", ["outputs", "source", "data.dataset"])

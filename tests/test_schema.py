@@ -56,11 +56,11 @@ def test_all_problems_are_found_at_once_each_with_its_key():
     ]
 
 
-@pytest.mark.parametrize(("value", "shown"), [(7, "7"), (1.5, "1.5"), (date(2024, 1, 2), "2024-01-02")])
-def test_what_yaml_made_of_a_text_is_shown_in_quotes(value, shown):
+@pytest.mark.parametrize("value", [7, 1.5, 42798, date(2024, 1, 2)])
+def test_what_yaml_made_of_a_text_is_not_taken_for_what_was_written(value):
     _, problems = schema.read(Outer, {"model": value})
 
-    assert problems == [f'model: {value!r} found where text belongs; put it in quotes: "{shown}"']
+    assert problems == [f"model: {value!r} found where text belongs; put it in quotes, as it is written there"]
 
 
 def test_a_word_that_yaml_took_for_a_truth_is_not_named_as_python_would():
@@ -76,12 +76,40 @@ def test_every_wrong_item_of_a_list_and_of_a_mapping_has_its_own_line():
 
     scalar = "text or a whole number or a number or true or false"
     assert problems == [
-        'words[1]: 1 found where text belongs; put it in quotes: "1"',
+        "words[1]: 1 found where text belongs; put it in quotes, as it is written there",
         "words[2]: nothing found where text belongs",
-        'args.4: 4 found where text belongs; put it in quotes: "4"',
+        "args.4: 4 found where text belongs; put it in quotes, as it is written there",
         f"args.a: nothing found where {scalar} or a list belongs",
-        f"args.c[1]: {{}} found where {scalar} belongs",
+        f"args.c[1]: {{}} found where {scalar} belongs; write a mapping as JSON, in quotes: '{{}}'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "json"),
+    [
+        ({"attn_implementation": "sdpa", "n": 1}, """{"attn_implementation": "sdpa", "n": 1}"""),
+        ({"it's": [True, None]}, """{"it''s": [true, null]}"""),
+        ({"x": "y" * 100}, "{...}"),
+        ({date(2024, 1, 2): 1}, "{...}"),
+        ({"x": 10**5000}, "{...}"),
+    ],
+)
+def test_a_mapping_where_a_text_may_be_is_shown_as_json(value, json):
+    _, (problem,) = schema.read(Outer, {"model": "m", "args": {"kwargs": value}})
+
+    assert problem.endswith(f"or a list belongs; write a mapping as JSON, in quotes: '{json}'")
+
+
+@pytest.mark.parametrize(("text", "number"), [("1e-3", 0.001), ("2.E+1", 20.0), ("-.5e1", -5.0)])
+def test_a_number_that_yaml_takes_for_a_text_is_the_number(text, number):
+    values, problems = schema.read(Inner, {"share": text})
+
+    assert (values, problems) == ({"share": number}, [])
+
+
+@pytest.mark.parametrize("text", ["0.5", "e5", "1e", "1e-3 ", "nan", "inf"])
+def test_other_texts_are_no_numbers(text):
+    assert schema.read(Inner, {"share": text})[1] == [f"share: {text!r} found where a number belongs"]
 
 
 @pytest.mark.parametrize("wrong", [[], 0, "", False, "text"])
