@@ -51,10 +51,10 @@ def load(file: str | None, preset: str | None, flags: Mapping[str, Any], setting
     path = Path(FILE if file is None else file)
     # A link to nothing is there, too: it must not pass for a folder without a description.
     found = path if file or (preset is None and os.path.lexists(path)) else None
-    default = "cpu" if flags.get("accelerator") == "cpu" else presets.DEFAULT
-    base = _read(found) if found else presets.find(default if preset is None else preset)
     directory = found.parent if found else Path()
     overrides = {**{key: _from_here(key, value, directory) for key, value in flags.items()}, **_settings(settings)}
+    default = "cpu" if overrides.get("accelerator") == "cpu" else presets.DEFAULT
+    base = _read(found) if found else presets.find(default if preset is None else preset)
     data = rules.merge(base, overrides)
     checked = rules.read(_at_home(data), where=_shown(str(found)) if found else "description")
     return Description(checked, data, directory, found, preset, overrides)

@@ -27,10 +27,18 @@ def test_without_a_file_the_default_preset_is_described(tmp_path, monkeypatch):
     assert not described.overrides
 
 
-def test_asking_for_the_cpu_alone_describes_the_demo(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ({"accelerator": "cpu", "model": "a/b"}, []),
+        ({"model": "a/b"}, ["accelerator=cpu"]),
+        ({"accelerator": "cuda"}, ["accelerator=cpu", "model=a/b"]),
+    ],
+)
+def test_asking_for_the_cpu_alone_describes_the_demo(flags, settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    described = load(flags={"accelerator": "cpu", "model": "a/b"}).spec
+    described = load(flags=flags, settings=settings).spec
 
     assert (described.model, described.split, described.data.dataset) == ("a/b", None, "two-digit-sums")
 
