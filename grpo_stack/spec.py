@@ -19,12 +19,17 @@ BRIDGE, NVLINK = "bridge", "nvlink"
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
+_VARIABLE = re.compile(r"\$([A-Z_][A-Z0-9_]*|\{[A-Z_][A-Z0-9_]*[^}]*\}?)")
+"""What a shell would fill in, and we do not: `model` and `run` as a whole may be `${NAME:-default}`, and nothing else is."""
+
 _HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
 """As the Hub allows them (huggingface_hub, validate_repo_id), with or without an organisation."""
 
 
 def _model(value: object) -> Word:
     word = words.parse(_filled(value))
+    if isinstance(word, str) and (is_path(word) or (word.startswith("$") and "/" in word)):
+        _path(word)
     if not is_path(word) and not _HUB_ID.fullmatch(words.literal(word)):
         raise schema.Invalid(
             f"{schema.show(value)} is neither a folder, as in ./my-model, nor a Hub id, as in organisation/name"
@@ -56,6 +61,11 @@ def _path(value: object) -> str:
     text = _filled(value)
     if text.startswith("~"):
         raise schema.Invalid(f"{schema.show(text)} starts with the home of nobody here; write the path out")
+    if named := text.startswith(("$", "/")) and _VARIABLE.search(text):
+        raise schema.Invalid(
+            f"{schema.show(text)}: {named[0]} is not filled in; write the path out, with ~ for the home folder, "
+            "or with ./ in front if a folder is called so"
+        )
     return text
 
 

@@ -163,6 +163,28 @@ def test_a_home_that_nobody_has_is_no_path(key):
     assert "starts with the home of nobody here" in found
 
 
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("$HOME/runs", "$HOME"),
+        ("/scratch/$USER/runs", "$USER"),
+        ("/scratch/${USER:-me}/runs", "${USER:-me}"),
+        ("${HOME}/runs", "${HOME}"),
+    ],
+)
+@pytest.mark.parametrize("key", ["model", "outputs", "source", "data.dataset"])
+def test_a_variable_in_a_path_is_said_to_be_none(key, path, named):
+    assert problems_of(None, {key: path}) == [
+        f"stack.yaml: {key}: '{path}': {named} is not filled in; write the path out, with ~ for the home folder, or with ./ in "
+        "front if a folder is called so"
+    ]
+
+
+@pytest.mark.parametrize("path", ["./$HOME/runs", "runs/$USER", "/a$", "/$5/$a"])
+def test_another_dollar_in_a_path_is_one(path):
+    assert rules.read(None, {"outputs": path}).outputs == path
+
+
 def test_what_only_a_server_takes_is_refused_where_there_is_none():
     server = {"publish": 8001, "extra_args": ["--kv-cache-dtype", "fp8"]}
     why = (
