@@ -9,9 +9,9 @@ PIL accelerate aiohttp anthropic anyio attr attrs bitsandbytes cachetools certif
 datasets dateutil deepspeed dill docker einops fastapi filelock flashinfer fsspec google grpc grpo_stack h11 httpcore httpx
 huggingface_hub idna jinja2 jsonschema lark latex2sympy2 latex2sympy2_extended loguru math_verify mpmath msgpack msgspec
 multidict multiprocess networkx ninja numba numpy openai outlines outlines_core packaging pandas partial_json_parser peft pip
-pkg_resources psutil pyarrow pydantic pygments pynvml ray regex requests rich safetensors sentencepiece setuptools six
-starlette supervisor sympy tabulate tenacity tiktoken tokenizers torch torchaudio torchvision tqdm transformers triton trl
-typer typing_extensions urllib3 uvicorn vllm websockets xgrammar xxhash yaml yarl zmq
+pkg_resources psutil pyarrow pydantic pygments pynvml ray regex requests rich safetensors sentencepiece setuptools sitecustomize
+six starlette supervisor sympy tabulate tenacity tiktoken tokenizers torch torchaudio torchvision tqdm transformers triton trl
+typer typing_extensions urllib3 usercustomize uvicorn vllm websockets xgrammar xxhash yaml yarl zmq
 """
 
 PACKAGES = frozenset(_PACKAGES.split())
