@@ -159,7 +159,8 @@ def _as_json(value: Mapping[Any, Any]) -> str:
         written = json.dumps(value, default=str, ensure_ascii=False).replace("'", "''")
     except (TypeError, ValueError):  # a date as a key, a number of thousands of digits
         written = ""
-    return f"; write a mapping as JSON, in quotes: '{written if 0 < len(written) <= 100 else '{...}'}'"
+    shown = written if 0 < len(written) <= 100 else "{...}"
+    return f"; write a mapping as JSON, in quotes: '{shown}'"
 
 
 def _encodable(text: str) -> bool:
