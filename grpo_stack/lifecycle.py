@@ -63,15 +63,16 @@ def up(stack: Stack, progress: Progress) -> int:
     """Build, start, follow and take down; the trainer's exit code. Whatever happens, nothing keeps running.
 
     Raises HostError if the images cannot be built, ChildError with the exit code of a service that failed, RunError if the
-    server ended before the trainer, KeyboardInterrupt on SIGINT or SIGTERM.
+    server ended before the trainer, KeyboardInterrupt on a signal, which is obeyed until the stack is being taken down.
     """
-    with interruptible():
+    with interruptible() as signals:
         refuse_second(stack.project)  # asked last thing: from here on, all of the project's is taken down at the end
         try:
             _build(stack, progress)
             _start(stack, progress)
             return _follow(stack, progress)
         finally:
+            signals.obeyed = False
             _save_logs(stack)
             progress.detail("stopping")
             down(stack.client, stack.project, STOP_LIMIT_S)

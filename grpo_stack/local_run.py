@@ -46,9 +46,10 @@ def up(run: Run, progress: Progress) -> int:
     """Fetch, start, follow and stop; 0, or an error that carries the exit code. Whatever happens, nothing keeps running.
 
     Raises HostError if the run is running already, ChildError with the exit code of a role that failed, RunError if the
-    server was given up, KeyboardInterrupt on SIGINT or SIGTERM, after the trainer had time for a checkpoint.
+    server was given up, KeyboardInterrupt on a signal, after the trainer had time for a checkpoint; one that comes while
+    the run is being stopped changes nothing.
     """
-    with interruptible(), run_state.claim(run.folder) as record:
+    with interruptible() as signals, run_state.claim(run.folder) as record:
         process_tree.adopt_orphans()
         stack = _Stack(run, record, progress)
         patience_s = STOP_LIMIT_S
@@ -63,6 +64,7 @@ def up(run: Run, progress: Progress) -> int:
             patience_s = float(stack.programs[TRAINER].grace_s)
             raise
         finally:
+            signals.obeyed = False
             progress.detail("stopping")
             stack.stop(patience_s)
             progress.phase("stopped; caches and outputs are kept")

@@ -47,17 +47,30 @@ def asked_to_stop() -> Iterator[Stop]:
         yield stop
 
 
+class Interrupt:
+    """Whether a signal still ends the block."""
+
+    def __init__(self) -> None:
+        self.obeyed = True
+        """Set to False as the first thing of a `finally`: between its beginning and a mere assignment no handler runs, while
+        a call, even one that only ignores the signals, may itself be interrupted."""
+
+
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Each signal ends the block as Ctrl-C does; a second one changes nothing, since the first is being obeyed."""
+def interruptible() -> Iterator[Interrupt]:
+    """The first signal ends the block as Ctrl-C does; later ones change nothing, nor does any while none is `obeyed`.
+
+    They are caught and dropped, not ignored: what is started meanwhile would inherit that, and could not be ended.
+    """
+    signals = Interrupt()
 
     def interrupt(number: int, frame: object) -> None:
-        for sign in SIGNALS:
-            signal.signal(sign, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        if signals.obeyed:
+            signals.obeyed = False
+            raise KeyboardInterrupt
 
     with _handled_by(interrupt):
-        yield
+        yield signals
 
 
 @contextmanager

@@ -50,6 +50,26 @@ def test_logs_that_cannot_be_kept_neither_hide_the_fault_nor_keep_the_stack_runn
     assert asked(stack)[-1].startswith("compose --project-name p down --remove-orphans")
 
 
+@pytest.mark.parametrize("sign", ["INT", "TERM", "HUP"])
+def test_a_signal_that_comes_while_the_stack_is_stopped_neither_keeps_it_running_nor_changes_the_exit_code(
+    sign: str, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Path(stack.client)
+    client.write_text(
+        f'#!/bin/sh\necho "$*" >> {stack.directory}/asked\ncase "$*" in *" logs "*) kill -{sign} $PPID ;; esac\n'
+    )
+    states = iter([(), (ended("trainer"),)])
+    monkeypatch.setattr(engine, "containers", lambda project, log_lines=0: next(states, (ended("trainer"),)))
+
+    assert lifecycle.up(stack, Progress(io.StringIO())) == 0
+
+    assert asked(stack)[-1].startswith("compose --project-name p down --remove-orphans")
+
+
+def ended(service: str) -> Container:
+    return Container(f"p-{service}-1", service, "exited", 0, None, False, ())
+
+
 def test_a_second_stack_of_one_name_is_refused_before_anything_of_the_first_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,21 @@ time.sleep(600)
 """
 
 
+ENDS_WHEN_TOLD = """
+import signal, subprocess, sys, time
+from pathlib import Path
+worker = subprocess.Popen(['sleep', '600'], start_new_session=True)
+def end(*_):
+    Path('../../asked').touch()
+    while not Path('../../told').exists(): time.sleep(0.01)
+    worker.kill()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+print('up')
+time.sleep(600)
+"""
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "outputs" / "run" / "logs").mkdir(parents=True)
@@ -75,15 +90,24 @@ def run(folder, *words, **codes):
     return process.returncode, out, err
 
 
+def until(process, happened):
+    """Wait for something that a running `up` leads to."""
+    limit = time.monotonic() + 30
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+
+
+def at_work(folder):
+    return {log.read_text() for log in folder.glob("logs/*.log")} == {"", "up\n", "training\n"}
+
+
 @contextmanager
 def running(folder, **codes):
     """An `up` whose server and trainer have both begun to work."""
     process = driver(folder, **codes)
-    limit = time.monotonic() + 30
     try:
-        while {log.read_text() for log in folder.glob("logs/*.log")} != {"", "up\n", "training\n"}:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < limit
+        until(process, lambda: at_work(folder))
         yield process
     finally:
         # Asked first: killed while it starts a role, it leaves a worker that nobody can find any more.
@@ -203,6 +227,30 @@ def test_a_signal_lets_the_trainer_save_and_leaves_nothing_behind(folder, sign):
         assert process.returncode == 130
         assert (folder / "checkpoint").read_text() == "saved"
         assert left(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("sign", "code"), [(signal.SIGINT, 0), (signal.SIGINT, 2), (signal.SIGTERM, 0), (signal.SIGHUP, 0)]
+)
+def test_a_signal_that_comes_while_the_run_is_stopped_leaves_nothing_behind_and_changes_no_exit_code(
+    folder, sign, code
+):
+    end = f"import sys\nwhile not Path('../../watched').exists(): pass\n{STEPS}\nsys.exit({code})"
+    process = driver(folder, vllm_server=ENDS_WHEN_TOLD, trainer=f"from pathlib import Path\nprint('training')\n{end}")
+    try:
+        until(process, lambda: at_work(folder))
+        tree = everything(process)
+        (folder / "watched").touch()
+        until(process, (folder / "asked").exists)
+        process.send_signal(sign)
+        (folder / "told").touch()
+        process.communicate(timeout=30)
+
+        assert process.returncode == code
+        assert left(tree) == []
+    finally:
+        process.kill()
+        local_stop.down(folder, 1)
 
 
 def test_a_stopped_server_ends_too(folder):

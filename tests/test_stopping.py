@@ -58,3 +58,19 @@ def test_a_second_signal_does_not_disturb_the_cleaning_up() -> None:
         work()
 
     assert cleaned == [True]
+
+
+@pytest.mark.parametrize("sign", stopping.SIGNALS)
+def test_a_first_signal_that_comes_while_cleaning_up_changes_nothing(sign: signal.Signals) -> None:
+    cleaned = []
+
+    def work() -> str:
+        with stopping.interruptible() as signals:
+            try:
+                return "done"
+            finally:
+                signals.obeyed = False
+                signal.raise_signal(sign)
+                cleaned.append(True)
+
+    assert (work(), cleaned) == ("done", [True])
