@@ -103,7 +103,7 @@ class _Stack:
             _prepare(program)
             with self.log(name).open("ab") as output:
                 try:
-                    self.processes[name] = subprocess.Popen(
+                    process = subprocess.Popen(
                         program.argv,
                         stdin=subprocess.DEVNULL,
                         stdout=output,
@@ -115,7 +115,9 @@ class _Stack:
                     )
                 except OSError as fault:
                     raise HostError(f"{program.argv[0]} cannot be run: {fault.strerror}") from None
-            self._members[name] = _identify(name, self.processes[name].pid)
+            # In this order: a signal in between leaves an orphan, which `stop` ends, and no process without its identity.
+            self._members[name] = _identify(name, process.pid)
+            self.processes[name] = process
         self._write()
 
     def follow(self) -> int:

@@ -76,10 +76,10 @@ def folder(tmp_path):
     return tmp_path / "outputs" / "run"
 
 
-def driver(folder, *words, **codes):
+def driver(folder, *words, before="", **codes):
     named = {"prefetch": "", "vllm-server": SERVES, "trainer": STEPS, **codes}
     named = {name.replace("_", "-"): code for name, code in named.items() if code is not None}
-    argv = [sys.executable, "-c", DRIVER, str(folder), json.dumps(named), *words]
+    argv = [sys.executable, "-c", before + DRIVER, str(folder), json.dumps(named), *words]
     # A session of its own is also how its children are told from everything else.
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
@@ -251,6 +251,27 @@ def test_a_signal_that_comes_while_the_run_is_stopped_leaves_nothing_behind_and_
     finally:
         process.kill()
         local_stop.down(folder, 1)
+
+
+INTERRUPTED = """
+import signal
+from grpo_stack import local_run
+identify = local_run._identify
+def interrupted(name, pid):
+    if name == "vllm-server":
+        signal.raise_signal(signal.SIGINT)
+    return identify(name, pid)
+local_run._identify = interrupted
+"""
+
+
+def test_a_signal_that_comes_the_moment_a_role_was_started_ends_that_one_too(folder):
+    log = folder / "logs" / "vllm-server.log"
+
+    code, out, _ = run(folder, before=INTERRUPTED, vllm_server=f"import os; print(os.getpid())\n{WAITS}")
+
+    assert (code, out) == (130, "")
+    assert [pid for pid in log.read_text().split() if pid.isdigit() and process_tree.find(int(pid))] == []
 
 
 def test_a_stopped_server_ends_too(folder):
