@@ -30,6 +30,7 @@ LINE_LIMIT = 1000
 
 _PROJECT = "com.docker.compose.project"
 _SERVICE = "com.docker.compose.service"
+_FILES = "com.docker.compose.project.config_files"
 _ONE_OFF = "com.docker.compose.oneoff"
 _ENDED = ("exited", "dead", "restarting")
 _NVIDIA_HOOK = "nvidia-container-runtime-hook"
@@ -89,6 +90,28 @@ def containers(project: str, *, log_lines: int = 0) -> tuple[Container, ...]:
         return [_container(box, log_lines) for box in boxes if box.labels.get(_ONE_OFF) != "True"]
 
     return tuple(sorted(_ask(find), key=lambda container: (container.service, container.name)))
+
+
+def made_from(file: Path) -> dict[str, tuple[Container, ...]]:
+    """The containers in whatever state that Compose made from `file` alone, by project; those of `docker compose run` are
+    left out. Raises HostError.
+
+    Compose notes the path that it was given, made absolute (docker/compose, pkg/compose/create.go: ConfigFilesLabel).
+    """
+    wanted = os.path.realpath(file)
+
+    def find(docker: Any) -> list[tuple[str, Container]]:
+        boxes = docker.containers.list(all=True, filters={"label": _FILES}, ignore_removed=True)
+        return [
+            (box.labels[_PROJECT], _container(box, 0))
+            for box in boxes
+            if box.labels.get(_ONE_OFF) != "True" and os.path.realpath(box.labels[_FILES]) == wanted
+        ]
+
+    found: dict[str, tuple[Container, ...]] = {}
+    for project, container in sorted(_ask(find), key=lambda pair: (pair[0], pair[1].service, pair[1].name)):
+        found[project] = (*found.get(project, ()), container)
+    return found
 
 
 def start(project: str, service: str) -> None:

@@ -13,11 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_stack import engine
+from grpo_stack import engine, run_state
 from grpo_stack.children import child, tail
 from grpo_stack.errors import ChildError, HostError, RunError
 from grpo_stack.facts import Container
 from grpo_stack.follow import GAVE_UP, follow, obituary, quoted
+from grpo_stack.occupancy import RUNNING
 from grpo_stack.programs import PREFETCH, SERVER, TRAINER
 from grpo_stack.progress import Progress
 from grpo_stack.stopping import interruptible
@@ -62,10 +63,10 @@ class Stack:
 def up(stack: Stack, progress: Progress) -> int:
     """Build, start, follow and take down; the trainer's exit code. Whatever happens, nothing keeps running.
 
-    Raises HostError if the images cannot be built, ChildError with the exit code of a service that failed, RunError if the
+    Raises HostError if the run or the project is running already or the images cannot be built, ChildError with the exit code of a service that failed, RunError if the
     server ended before the trainer, KeyboardInterrupt on a signal, which is obeyed until the stack is being taken down.
     """
-    with interruptible() as signals:
+    with interruptible() as signals, run_state.claim(stack.run_folder):
         refuse_second(stack.project)  # asked last thing: from here on, all of the project's is taken down at the end
         try:
             _build(stack, progress)
@@ -94,12 +95,12 @@ def down(client: str, project: str, limit_s: int) -> None:
 
 def refuse_second(project: str) -> None:
     """HostError if containers of `project` run already."""
-    running = [box.service for box in engine.containers(project) if box.state in ("running", "restarting", "paused")]
+    running = [box.service for box in engine.containers(project) if box.state in RUNNING]
     if running:
         names = ", ".join(sorted(running))
         raise HostError(
             f"a stack called {project} is running already ({names}); stop it with `grpo-stack down`, "
-            "or give this one a name of its own with --project"
+            "or give this one names of its own with --project and --run"
         )
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import grpo_stack
-from grpo_stack import description, processes, run_folder, run_state, spec, words
+from grpo_stack import description, occupancy, processes, run_folder, spec, words
 from grpo_stack.demo import SUMS
 from grpo_stack.description import Description
 from grpo_stack.local_run import Run
@@ -21,14 +21,14 @@ _LIBRARIES = ("site-packages", "dist-packages")
 def write(described: Description, planned: StackPlan, project: str) -> Run:
     """Make the run's folder, with the description and the command lines in it, and say what to run.
 
-    HostError if the run is running already; nothing of it is touched then.
+    HostError if the run is running already, in whichever runtime; nothing of it is touched then.
     """
     directory = described.directory.absolute()
     outputs = Path(description.absolute(described.spec.outputs, directory))
     folder = outputs / words.literal(described.spec.run)
-    run_state.require_idle(folder)
+    occupancy.require_free(folder, with_docker=False)
     found = processes.programs(planned, _place(directory, folder))
-    record = {description.FILE: description.dump(described), "commands.json": processes.record(found) + "\n"}
+    record = {description.FILE: description.dump(described), processes.RECORD: processes.record(found) + "\n"}
     run_folder.begin(folder, record)
     return Run(project, folder, found, fetches=not _all_here(described.spec))
 

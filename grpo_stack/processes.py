@@ -18,6 +18,9 @@ from grpo_stack.programs import HAS_GENERATED, PREFETCH, SERVER, TRAINER
 from grpo_stack.render import yamltext
 from grpo_stack.words import Variable, Word
 
+RECORD = "commands.json"
+"""The file in the run's folder with the command lines."""
+
 LOCAL = "127.0.0.1"
 
 IMAGE_ENV = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,8 @@
-"""Which processes belong to a run, kept in the run's folder, for whoever comes later: `status`, `down`, a second `up`."""
+"""Whose a run's folder is, for whoever comes later: `status`, `down`, a second `up`.
+
+The `up` of either runtime holds a lock on the folder for as long as it lives; which processes belong to a run of processes is
+written down there.
+"""
 
 from __future__ import annotations
 
@@ -58,33 +62,55 @@ class Record:
 
 @contextmanager
 def claim(folder: Path) -> Iterator[Record]:
-    """The run's state file, held by this process alone until it ends, however that is; HostError if the run is running."""
-    lock = os.open(folder, os.O_RDONLY)
+    """The run's folder, held by this process alone until it ends, however that is; HostError if the run is running."""
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HostError(_running(folder, "")) from None
-        require_idle(folder)
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError as fault:
+        reason = (fault.strerror or str(fault)).lower()
+        raise HostError(f"outputs: {folder}: {reason}; name another folder: --outputs FOLDER") from None
+    try:
+        _lock(lock, fcntl.LOCK_EX, folder)
+        _require_no_processes(folder)
         yield Record(folder / FILE)
     finally:
         os.close(lock)
 
 
 def require_idle(folder: Path) -> None:
-    """Return if no process of the run is left; else HostError that names them."""
+    """Return if no `up` holds the run, and no process of it is left; else HostError that names them."""
+    _require_no_processes(folder)
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return  # there is none yet, or none for this user, which whoever begins the run will be told
+    try:
+        _lock(lock, fcntl.LOCK_SH, folder)  # shared: two that only ask are not in each other's way
+    finally:
+        os.close(lock)
+
+
+def _lock(lock: int, kind: int, folder: Path) -> None:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _require_no_processes(folder)  # says more
+        pid = process_tree.holder(lock)
+        raise HostError(
+            f"run {folder.name} is in use by another `grpo-stack up`{f' (pid {pid})' if pid else ''}; "
+            "end that one first, or choose another --run"
+        ) from None
+    except OSError:
+        pass  # NFS has no lock for a folder (EBADF), some file systems none at all: what was written down must do
+
+
+def _require_no_processes(folder: Path) -> None:
     left = read(folder)
     if left is None or not left.live:
         return
-    if left.runner in left.live:
-        raise HostError(_running(folder, ""))
     names = ", ".join(f"{member.name} (pid {member.process.pid})" for member in left.live)
-    raise HostError(_running(folder, f", left by an `up` that was killed: {names}"))
-
-
-def _running(folder: Path, left: str) -> str:
-    return (
-        f"run {folder.name} is running already{left}; stop it with "
+    killed = "" if left.runner in left.live else f", left by an `up` that was killed: {names}"
+    raise HostError(
+        f"run {folder.name} is running already{killed}; stop it with "
         f"`grpo-stack down --runtime process --outputs {folder.parent} --run {folder.name}`, or choose another --run"
     )
 

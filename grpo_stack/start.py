@@ -9,7 +9,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_stack import bundle, description, devices, engine, presets, run_folder, topology, words
+from grpo_stack import (
+    bundle,
+    description,
+    devices,
+    engine,
+    occupancy,
+    presets,
+    processes,
+    run_folder,
+    run_state,
+    topology,
+    words,
+)
 from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import GpuReading
@@ -87,13 +99,18 @@ def demand(findings: Iterable[Finding]) -> None:
 
 
 def write(described: Description, planned: StackPlan, project: str) -> Stack:
-    """Make the run's folder, with the description and the Compose file in it, and say how to run it."""
+    """Make the run's folder, with the description and the Compose file in it, and say how to run it.
+
+    HostError if the run is running already, in whichever project or runtime; nothing of it is touched then.
+    """
     from grpo_stack.lifecycle import Stack  # brings the progress display, which checks do without
 
     directory = described.directory.absolute()
     outputs = Path(description.absolute(described.spec.outputs, directory))
     run = outputs / words.literal(described.spec.run)
-    run_folder.begin(run, bundle.files(described, "grpo-stack up   (a record of this run)"))
+    occupancy.require_free(run, with_docker=True)
+    record = bundle.files(described, "grpo-stack up   (a record of this run)")
+    run_folder.begin(run, record, without=(run_state.FILE, processes.RECORD))
     uid, gid = owner()
     if os.getuid() == 0:
         _give(run, uid, gid)  # all of it: a run that goes on finds what `hand_over` left to root

@@ -95,14 +95,15 @@ TABLE = {
     "children": Row(),
     "stopping": Row(),
     "follow": Row("errors facts programs progress supervise"),
-    "lifecycle": Row("children engine errors facts follow programs progress stopping"),
+    "lifecycle": Row("children engine errors facts follow occupancy programs progress run_state stopping"),
     "releases": Row(),
     "packages": Row("local_preflight releases"),
     "process_tree": Row(),
     "private_network": Row("errors"),
     "run_state": Row("errors process_tree"),
     "run_folder": Row("errors"),
-    "local_start": Row("demo description local_run plan processes run_folder run_state spec words"),
+    "occupancy": Row("engine errors render run_state"),
+    "local_start": Row("demo description local_run occupancy plan processes run_folder spec words"),
     "local_run": Row("children errors facts follow process_tree processes programs progress run_state stopping"),
     "local_stop": Row("errors process_tree programs run_state"),
     "supervise": Row(),
@@ -121,7 +122,8 @@ TABLE = {
     "description": Row("document errors presets render rules schema spec"),
     "bundle": Row("description errors paths plan render"),
     "start": Row(
-        "bundle description devices engine errors facts findings lifecycle plan presets render run_folder topology words"
+        "bundle description devices engine errors facts findings lifecycle occupancy plan presets processes render run_folder "
+        "run_state topology words"
     ),
     "doctor": Row(
         "dataset_file description engine errors facts findings fit footprint gpus host hub_token inputs local_preflight memory models "

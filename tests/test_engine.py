@@ -317,3 +317,26 @@ def test_a_container_that_vanishes_meanwhile_is_left_out(dockerd: FakeDockerd) -
     dockerd.vanished.add(dockerd.containers[0]["Id"])
 
     assert engine.containers("p") == ()
+
+
+def test_what_was_made_from_a_compose_file_is_found_by_project_whatever_link_leads_to_it(
+    dockerd: FakeDockerd, tmp_path: Path
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    file = str(tmp_path / "there" / "compose.yaml")
+    dockerd.add("trainer", {"Status": "running", "ExitCode": 0}, file=file)
+    dockerd.add("prefetch", {"Status": "exited", "ExitCode": 0}, file=file)
+    dockerd.add("trainer", {"Status": "paused", "ExitCode": 0}, file=file, project="q")
+    dockerd.add("trainer", {"Status": "running", "ExitCode": 0}, file=file, one_off=True)
+    dockerd.add("trainer", {"Status": "running", "ExitCode": 0}, file=f"{file},{tmp_path}/more.yaml")
+    dockerd.add("trainer", {"Status": "running", "ExitCode": 0})
+
+    assert engine.made_from(tmp_path / "link" / "compose.yaml") == {
+        "p": (
+            Container("p-prefetch-1", "prefetch", "exited", 0, None, False),
+            Container("p-trainer-1", "trainer", "running", None, None, False),
+        ),
+        "q": (Container("q-trainer-1", "trainer", "paused", None, None, False),),
+    }
+    assert engine.made_from(tmp_path / "compose.yaml") == {}

@@ -49,10 +49,18 @@ class FakeDockerd:
         self._server.dockerd = self
 
     def add(
-        self, name: str, state: dict[str, Any], *, project: str = "p", one_off: bool = False, log: bytes = b""
+        self,
+        name: str,
+        state: dict[str, Any],
+        *,
+        project: str = "p",
+        file: str = "/p/compose.yaml",
+        one_off: bool = False,
+        log: bytes = b"",
     ) -> None:
         labels = {
             "com.docker.compose.project": project,
+            "com.docker.compose.project.config_files": file,
             "com.docker.compose.service": name,
             "com.docker.compose.oneoff": str(one_off),
         }
@@ -97,8 +105,7 @@ class FakeDockerd:
 
     def _listed(self, filters: dict[str, list[str]]) -> list[dict[str, Any]]:
         assert list(filters) == ["label"]
-        wanted = dict(label.split("=", 1) for label in filters["label"])
-        return [{"Id": box["Id"]} for box in self.containers if wanted.items() <= box["Config"]["Labels"].items()]
+        return [{"Id": box["Id"]} for box in self.containers if _has(box["Config"]["Labels"], filters["label"])]
 
     def _one(self, identifier: str, what: str, query: dict[str, str]) -> tuple[int, bytes]:
         box = next(box for box in self.containers if box["Id"] == identifier)
@@ -109,6 +116,11 @@ class FakeDockerd:
         lines = re.findall(rb"[^\n]*\n|[^\n]+", self.logs[identifier])[-int(query["tail"]) :]
         # Without a terminal the engine marks each piece: stream, three zero bytes, length.
         return 200, b"".join(struct.pack(">BxxxL", 1 + place % 2, len(line)) + line for place, line in enumerate(lines))
+
+
+def _has(labels: dict[str, str], wanted: list[str]) -> bool:
+    """Whether each `name=value`, or a mere `name` with whatever value, is among the labels."""
+    return all(label in labels or label in {f"{name}={value}" for name, value in labels.items()} for label in wanted)
 
 
 class _UnixHttp(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

@@ -89,6 +89,15 @@ def test_the_real_engine_tells_state_exit_code_health_and_log(project: str) -> N
     assert stays.name == f"{project}-stays-1"
 
 
+def test_the_real_engine_tells_what_was_made_from_a_file(project: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+
+    found = engine.made_from(tmp_path / "link" / "compose.yaml")
+
+    assert {name: [box.service for box in boxes] for name, boxes in found.items()} == {project: ["ends", "stays"]}
+    assert engine.made_from(tmp_path / "other.yaml") == {}
+
+
 def test_the_fake_answers_with_the_fields_of_the_real_engine(tmp_path: Path) -> None:
     import docker
 

@@ -1,0 +1,176 @@
+"""Of two `up`s of one run the second is refused, whatever each runs in, before it touches a file of the first."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grpo_stack import description, engine, local_start, occupancy, plan, process_tree, run_state, start
+from grpo_stack.errors import HostError
+from grpo_stack.facts import Container
+
+Write = Callable[..., object]
+
+RUNTIMES = pytest.mark.parametrize("runtime", [start.write, local_start.write], ids=["containers", "processes"])
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run that was begun in containers and is over."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(engine, "find_client", lambda: "docker")
+    monkeypatch.setattr(engine, "made_from", lambda file: {})
+    begin(start.write, "first/model")
+    return tmp_path / "outputs" / "mine"
+
+
+def begin(write: Write, model: str, project: str = "b") -> None:
+    described = description.load(None, None, {"split": "1:1", "run": "mine", "model": model}, [])
+    write(described, plan.derive(described.spec), project)
+
+
+def refusal(write: Write, run: Path) -> str:
+    """Why a second `up` was refused; that one has touched nothing."""
+    before = {file.name: file.read_bytes() for file in run.iterdir() if file.is_file()}
+    with pytest.raises(HostError) as caught:
+        begin(write, "second/model")
+    assert {file.name: file.read_bytes() for file in run.iterdir() if file.is_file()} == before
+    return str(caught.value)
+
+
+def containers(*states: str) -> tuple[Container, ...]:
+    names = ("trainer", "vllm-server")
+    return tuple(Container(f"a-{n}-1", n, state, None, None, False) for n, state in zip(names, states, strict=False))
+
+
+@RUNTIMES
+@pytest.mark.parametrize("state", occupancy.RUNNING)
+def test_a_run_whose_containers_are_there_is_refused_though_its_up_was_killed(
+    state: str, runtime: Write, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        engine, "made_from", lambda file: {"a": containers("exited", state)} if file.parent == run else {}
+    )
+
+    assert refusal(runtime, run) == (
+        "run mine is running already, in containers of the project a (vllm-server); "
+        "stop it with `grpo-stack down --project a`, or choose another --run"
+    )
+
+
+@RUNTIMES
+def test_containers_that_have_ended_are_in_nobodys_way(
+    runtime: Write, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "made_from", lambda file: {"a": containers("exited", "created")})
+
+    begin(runtime, "second/model")
+
+    assert "second/model" in (run / "stack.yaml").read_text()
+
+
+@RUNTIMES
+def test_a_run_whose_up_has_started_nothing_yet_is_refused(
+    runtime: Write, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_tree, "holder", lambda lock: 1234)
+    with run_state.claim(run):
+        found = refusal(runtime, run)
+
+    assert found == (
+        "run mine is in use by another `grpo-stack up` (pid 1234); end that one first, or choose another --run"
+    )
+    begin(runtime, "second/model")
+
+
+@RUNTIMES
+def test_a_run_whose_processes_are_there_is_refused(runtime: Write, run: Path) -> None:
+    own = run_state.Member("trainer", process_tree.Process(os.getpid(), process_tree.find(os.getpid()).started))  # type: ignore[union-attr]
+    killed = run_state.Member("up", process_tree.Process(os.getpid(), -1))
+    with run_state.claim(run) as record:
+        record.write(run_state.State("a", process_tree.boot(), killed, (own,)))
+
+    assert refusal(runtime, run) == (
+        f"run mine is running already, left by an `up` that was killed: trainer (pid {os.getpid()}); stop it with "
+        f"`grpo-stack down --runtime process --outputs {run.parent} --run mine`, or choose another --run"
+    )
+
+
+def test_where_docker_does_not_answer_containers_are_refused_and_processes_are_not(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(file: Path) -> dict[str, tuple[Container, ...]]:
+        raise HostError("Docker's daemon does not run")
+
+    monkeypatch.setattr(engine, "made_from", silent)
+
+    assert refusal(start.write, run) == "Docker's daemon does not run"
+    begin(local_start.write, "second/model")
+
+
+def test_a_run_in_containers_leaves_no_word_of_earlier_processes(run: Path) -> None:
+    begin(local_start.write, "second/model")
+    with run_state.claim(run) as record:
+        gone = run_state.Member("up", process_tree.Process(os.getpid(), -1))
+        record.write(run_state.State("a", process_tree.boot(), gone))
+
+    begin(start.write, "third/model")
+
+    assert {entry.name for entry in run.iterdir()} == {"logs", "stack.yaml", "compose.yaml"}
+
+
+@pytest.mark.parametrize("fault", [errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_folder_that_cannot_be_locked_still_goes_by_what_is_written_there(
+    fault: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    own = run_state.Member("up", process_tree.Process(os.getpid(), process_tree.find(os.getpid()).started))  # type: ignore[union-attr]
+
+    with run_state.claim(run) as record:
+        record.write(run_state.State("a", process_tree.boot(), own))
+
+    with pytest.raises(HostError, match="run mine is running already; stop it with"), run_state.claim(run):
+        pass
+    assert "run mine is running already; stop it with" in refusal(start.write, run)
+
+
+def test_a_folder_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(HostError) as caught, run_state.claim(tmp_path / "none"):
+        pass
+
+    assert str(caught.value) == (
+        f"outputs: {tmp_path}/none: no such file or directory; name another folder: --outputs FOLDER"
+    )
+
+
+def test_a_name_that_no_folder_can_have_is_left_for_whoever_makes_the_folder(tmp_path: Path) -> None:
+    occupancy.require_free(tmp_path / ("x" * 300), with_docker=True)
+
+
+def test_who_holds_a_lock_is_known_where_the_system_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = os.open(tmp_path, os.O_RDONLY)
+    try:
+        stat = os.fstat(lock)
+        place = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+        monkeypatch.setattr(process_tree, "_PROC", tmp_path)
+        (tmp_path / "locks").write_text(
+            f"1: POSIX  ADVISORY  WRITE 11 {place} 0 EOF\n2: FLOCK  ADVISORY  WRITE 12 00:01:2 0 EOF\n"
+            f"3: FLOCK  ADVISORY  WRITE 0 {place} 0 EOF\n"
+        )
+        assert process_tree.holder(lock) is None
+        with (tmp_path / "locks").open("a") as more:
+            more.write(f"4: -> FLOCK  ADVISORY  WRITE 13 {place} 0 EOF\n5: FLOCK  ADVISORY  WRITE 14 {place} 0 EOF\n")
+        assert process_tree.holder(lock) == 14
+
+        (tmp_path / "locks").unlink()
+        assert process_tree.holder(lock) is None
+    finally:
+        os.close(lock)
