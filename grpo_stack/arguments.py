@@ -160,14 +160,14 @@ def _add_runtime(command: argparse.ArgumentParser) -> None:
 
 
 def _add_run(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Which run of processes is meant; containers are found by their project alone."""
+    """Which run is meant; without a name, the processes of the project or, where none are, its containers."""
     command.add_argument(
-        "--runtime", choices=("docker", "process"), help="default: process if such a run is there, else docker"
+        "--runtime", choices=("docker", "process"), help="default: process if such a run is running, else docker"
     )
     command.add_argument(
         "--outputs", metavar="DIR", help="folder of the runs (default: that of ./stack.yaml, ./outputs)"
     )
-    command.add_argument("--run", metavar="NAME", help="the run, if several are there; only with --runtime process")
+    command.add_argument("--run", metavar="NAME", help="this run alone, running or not, whatever its project")
     return command
 
 

@@ -36,15 +36,15 @@ def status(folder: Path) -> list[dict[str, object]]:
     ]
 
 
-def down(folder: Path, limit_s: float) -> None:
+def down(folder: Path, limit_s: float) -> bool:
     """Stop what is left of the run in `folder`: its `up` takes it down in order; without one, each role is asked here.
 
-    `limit_s`: for each to end when asked, before all is killed. HostError if something could not be ended.
+    Whether anything was left. `limit_s`: for each to end when asked, before all is killed. HostError if something could not be ended.
     """
     state = run_state.read(folder)
     members = state.live if state else ()
     if not state or not members:
-        return
+        return False
     tree = process_tree.below(*(member.process.pid for member in members)) | {member.process for member in members}
     for member in _in_order(state, members):
         process_tree.send([member.process], signal.SIGTERM, signal.SIGCONT)
@@ -54,6 +54,7 @@ def down(folder: Path, limit_s: float) -> None:
         if not _until_gone(tree, KILL_LIMIT_S):
             left = ",".join(str(process.pid) for process in _living(tree))
             raise HostError(f"processes {left} of run {folder.name} could not be ended; look at: ps -fp {left}")
+    return True
 
 
 def _in_order(state: State, members: Iterable[Member]) -> list[Member]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -131,8 +131,7 @@ def _member(data: dict[str, object]) -> Member:
     return Member(str(data["name"]), Process(int(process["pid"]), int(process["started"])), code)  # type: ignore[arg-type]
 
 
-def live_runs(outputs: Path, project: str, run: str | None = None) -> list[Path]:
-    """Folders in `outputs` whose run has processes left, those of `project`, or the one called `run`."""
-    folders: Iterable[Path] = [outputs / run] if run else sorted(file.parent for file in outputs.glob(f"*/{FILE}"))
-    states = {folder: read(folder) for folder in folders}
-    return [folder for folder, state in states.items() if state and state.live and (run or state.project == project)]
+def live_runs(outputs: Path, project: str) -> list[Path]:
+    """Folders in `outputs` whose run is one of `project` and has processes left."""
+    states = {file.parent: read(file.parent) for file in sorted(outputs.glob(f"*/{FILE}"))}
+    return [folder for folder, state in states.items() if state and state.live and state.project == project]

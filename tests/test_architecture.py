@@ -145,7 +145,8 @@ TABLE = {
         "arguments bundle commands description doctor engine errors findings fit lifecycle local_run local_start "
         "overview pins plan progress render start streams"
     ),
-    "commands.runs": Row("arguments commands description engine errors lifecycle local_stop run_state"),
+    "commands.target": Row("arguments commands description engine errors render run_state"),
+    "commands.runs": Row("commands engine errors lifecycle local_stop programs run_state"),
     "commands.inside": Row("arguments errors readiness releases supervise versions"),
     # the training side, which runs in the containers
     "rewards": Row("errors"),
@@ -206,7 +207,17 @@ OWNERS = {
 }
 """Outside libraries that only these modules may import, by first component."""
 
-PRINTERS = {"cli", "commands.host", "commands.inside", "commands.runs", "train", "callback", "prefetch", "demo"}
+PRINTERS = {
+    "cli",
+    "commands.host",
+    "commands.inside",
+    "commands.runs",
+    "commands.target",
+    "train",
+    "callback",
+    "prefetch",
+    "demo",
+}
 """The command line, and the programs that are started in the containers."""
 
 HEAVY = (

@@ -5,105 +5,102 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from grpo_stack.arguments import PROGRAM
-from grpo_stack.commands import folder
+from grpo_stack.commands import target
 from grpo_stack.errors import DescriptionError, HostError
+
+STOP_LIMIT_S = 120
+"""Between SIGTERM and SIGKILL for containers: time for the trainer's checkpoint."""
 
 
 def down(args: argparse.Namespace) -> int:
-    from grpo_stack import engine, lifecycle, local_stop
+    from grpo_stack import engine, lifecycle, local_stop, run_state
 
-    runs = _process_runs(args)
-    if runs is not None:
-        for folder in runs:
-            local_stop.down(folder, local_stop.ASKED_LIMIT_S)
-        return 0
-    lifecycle.down(engine.find_client(), args.project, 120)
+    meant = target.find(args)
+    if meant.processes is not None:
+        ended = [local_stop.down(folder, local_stop.ASKED_LIMIT_S) for folder in meant.processes]
+        if not any(ended):
+            whose = f"nothing of run {meant.named.name}" if meant.named else f"no process of {args.project}"
+            print(f"{whose} is running", file=sys.stderr)
+    elif meant.project:
+        lifecycle.down(engine.find_client(), meant.project, STOP_LIMIT_S)
+    elif meant.named:
+        run_state.require_idle(meant.named)  # an `up` that still builds images has no container yet
+        print(f"nothing of run {meant.named.name} is running", file=sys.stderr)
     return 0
 
 
 def status(args: argparse.Namespace) -> int:
-    import dataclasses
     import json
 
-    from grpo_stack import engine, local_stop
-
-    runs = _process_runs(args)
-    if runs is not None:
-        members = [member for folder in runs for member in local_stop.status(folder)]
-        if args.json:
-            print(json.dumps(members, indent=2))
-            return 0
-        if not members:
-            print(f"no process of {args.project} is running", file=sys.stderr)
-        for member in members:
-            pid = f" (pid {member['pid']})" if member["pid"] else ""
-            code = f" with exit code {member['exit_code']}" if member["exit_code"] is not None else ""
-            print(f"{member['service']:12} {member['state']}{pid}{code}  {member['run']}")
-        return 0
-    boxes = engine.containers(args.project)
+    meant = target.find(args)
+    found = _of_containers(meant.project) if meant.processes is None else _of_processes(meant.processes)
     if args.json:
-        print(json.dumps([dataclasses.asdict(box) for box in boxes], indent=2))
-        return 0
-    if not boxes:
-        print(f"no container of {args.project}", file=sys.stderr)
-    for box in boxes:
+        print(json.dumps([row for row, _ in found], indent=2))
+    elif found:
+        print(*(line for _, line in found), sep="\n")
+    else:
+        whose = f"run {meant.named.name}" if meant.named else args.project
+        none = f"no container of {whose}" if meant.processes is None else f"no process of {whose} is running"
+        print(none, file=sys.stderr)
+    return 0
+
+
+def _of_processes(runs: Iterable[Path]) -> list[tuple[dict[str, object], str]]:
+    """What is known of each role, for programs and as a line."""
+    from grpo_stack import local_stop
+
+    found = []
+    for row in (row for folder in runs for row in local_stop.status(folder)):
+        pid = f" (pid {row['pid']})" if row["pid"] else ""
+        code = f" with exit code {row['exit_code']}" if row["exit_code"] is not None else ""
+        found.append((row, f"{row['service']:12} {row['state']}{pid}{code}  {row['run']}"))
+    return found
+
+
+def _of_containers(project: str) -> list[tuple[dict[str, object], str]]:
+    import dataclasses
+
+    from grpo_stack import engine
+
+    found = []
+    for box in engine.containers(project) if project else ():
         health = f" ({box.health})" if box.health else ""
         code = f" with exit code {box.exit_code}" if box.state == "exited" else ""
-        print(f"{box.service:12} {box.state}{health}{code}")
-    return 0
+        found.append((dataclasses.asdict(box), f"{box.service:12} {box.state}{health}{code}"))
+    return found
 
 
 def logs(args: argparse.Namespace) -> int:
     from grpo_stack import engine
+    from grpo_stack.programs import PREFETCH, SERVER, TRAINER
 
-    runs = _process_runs(args)
+    services = (PREFETCH, SERVER, TRAINER)
+    if unknown := [name for name in args.services if name not in services]:
+        raise DescriptionError(f"logs: there is no service {unknown[0]!r}; the services are {', '.join(services)}")
+    meant = target.find(args)
+    runs = meant.processes
+    if runs is None and meant.named and not meant.project:
+        runs = (meant.named,)  # over: its `up` has saved what the containers said
     if runs is not None:
-        files = [str(file) for folder in runs for file in sorted((folder / "logs").glob("*.log"))]
-        files = [file for file in files if not args.services or Path(file).stem in args.services]
-        if not files:
-            raise HostError("no run of processes is there to show; name one: --run NAME")
-        os.execvp("tail", ["tail", "--lines", "+1", *(["--follow=name"] if args.follow else []), *files])
+        _show_saved(runs, args)
     client = engine.find_client()
-    engine.containers(args.project)  # Compose's own words for a daemon that does not answer help nobody
-    words = [
-        client,
-        "compose",
-        "--project-name",
-        args.project,
-        "logs",
-        *(["--follow"] if args.follow else []),
-        *args.services,
-    ]
-    os.execv(client, words)
+    engine.containers(meant.project)  # Compose's own words for a daemon that does not answer help nobody
+    words = [client, "compose", "--project-name", meant.project, "logs"]
+    os.execv(client, [*words, *(["--follow"] if args.follow else []), *args.services])
 
 
-def _process_runs(args: argparse.Namespace) -> list[Path] | None:
-    """Folders of the runs of processes that a command is about; None: it is about containers."""
-    from grpo_stack import run_state
-
-    if args.runtime == "docker":
-        return None
-    outputs = _outputs(args.outputs)
-    if args.runtime == "process" and args.run:
-        return [outputs / args.run]
-    return run_state.live_runs(outputs, args.project, args.run) or ([] if args.runtime == "process" else None)
-
-
-def _outputs(named: str | None) -> Path:
-    """The folder of all runs. A description that cannot be read keeps nobody from the run that it was written for."""
-    from grpo_stack import description
-
-    folder.require()
-    if named:
-        return Path(os.path.expanduser(named)).absolute()  # noqa: PTH111  # fails for no name
-    try:
-        described = description.load(None, None, {}, [])
-    except DescriptionError as fault:
-        for problem in fault.problems:
-            print(f"{PROGRAM}: warning: {problem}", file=sys.stderr)
-        print(f"{PROGRAM}: warning: looking for runs in ./outputs; name another folder: --outputs DIR", file=sys.stderr)
-        return Path("outputs").absolute()
-    return Path(description.absolute(described.spec.outputs, described.directory))
+def _show_saved(runs: tuple[Path, ...], args: argparse.Namespace) -> None:
+    """Become `tail` of the log files of `runs`, those of the services that were asked for."""
+    if not runs:
+        raise HostError(f"no process of {args.project} is running; name a run that is over: --run NAME")
+    saved = [file for folder in runs for file in sorted((folder / "logs").glob("*.log"))]
+    files = [str(file) for file in saved if not args.services or file.stem in args.services]
+    if not files:
+        there = ", ".join(file.stem for file in saved) or "none"
+        wanted = f" of {' or '.join(args.services)}" if args.services else ""
+        folders = ", ".join(str(folder / "logs") for folder in runs)
+        raise HostError(f"there is no log{wanted} in {folders}; logs that are there: {there}")
+    os.execvp("tail", ["tail", "--lines", "+1", *(["--follow=name"] if args.follow else []), *files])
