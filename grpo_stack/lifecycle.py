@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_stack import engine, run_state
+from grpo_stack import engine
 from grpo_stack.children import child, tail
 from grpo_stack.errors import ChildError, HostError, RunError
 from grpo_stack.facts import Container
@@ -63,10 +63,10 @@ class Stack:
 def up(stack: Stack, progress: Progress) -> int:
     """Build, start, follow and take down; the trainer's exit code. Whatever happens, nothing keeps running.
 
-    Raises HostError if the run or the project is running already or the images cannot be built, ChildError with the exit code of a service that failed, RunError if the
+    Raises HostError if the project is running already or the images cannot be built, ChildError with the exit code of a service that failed, RunError if the
     server ended before the trainer, KeyboardInterrupt on a signal, which is obeyed until the stack is being taken down.
     """
-    with interruptible() as signals, run_state.claim(stack.run_folder):
+    with interruptible() as signals:
         refuse_second(stack.project)  # asked last thing: from here on, all of the project's is taken down at the end
         try:
             _build(stack, progress)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,10 +99,12 @@ def demand(findings: Iterable[Finding]) -> None:
         raise error
 
 
-def write(described: Description, planned: StackPlan, project: str) -> Stack:
+@contextmanager
+def begun(described: Description, planned: StackPlan, project: str) -> Iterator[Stack]:
     """Make the run's folder, with the description and the Compose file in it, and say how to run it.
 
-    HostError if the run is running already, in whichever project or runtime; nothing of it is touched then.
+    The folder is held against any other `up` within the block, and all that is in it belongs to the caller after it. HostError
+    if the run is running already, in whichever project or runtime; nothing of it is touched then.
     """
     from grpo_stack.lifecycle import Stack  # brings the progress display, which checks do without
 
@@ -109,14 +112,20 @@ def write(described: Description, planned: StackPlan, project: str) -> Stack:
     outputs = Path(description.absolute(described.spec.outputs, directory))
     run = outputs / words.literal(described.spec.run)
     occupancy.require_free(run, with_docker=True)
-    record = bundle.files(described, "grpo-stack up   (a record of this run)")
-    run_folder.begin(run, record, without=(run_state.FILE, processes.RECORD))
-    uid, gid = owner()
-    if os.getuid() == 0:
-        _give(run, uid, gid)  # all of it: a run that goes on finds what `hand_over` left to root
-    env = {**os.environ, "GRPO_STACK_UID": str(uid), "GRPO_STACK_GID": str(gid)}
-    services = tuple(role.name for role in planned.roles)
-    return Stack(project, run / compose.FILE, directory, run, env, engine.find_client(), services)
+    run_folder.make(run)
+    with run_state.claim(run):
+        record = bundle.files(described, "grpo-stack up   (a record of this run)")
+        run_folder.begin(run, record, without=(run_state.FILE, processes.RECORD))
+        uid, gid = owner()
+        env = {**os.environ, "GRPO_STACK_UID": str(uid), "GRPO_STACK_GID": str(gid)}
+        services = tuple(role.name for role in planned.roles)
+        try:
+            if os.getuid() == 0:
+                _give(run, uid, gid)  # all of it: a run that goes on finds what an earlier one left to root
+            yield Stack(project, run / compose.FILE, directory, run, env, engine.find_client(), services)
+        finally:
+            if os.getuid() == 0 and uid == CONTAINER_UID:  # only root's own stacks: their containers are not root
+                _give(run, 0, 0)
 
 
 def owner() -> tuple[int, int]:
@@ -131,12 +140,6 @@ def _number(variable: str) -> int:
     """The id that sudo left in the environment; 0 for none, and for what is no id."""
     text = os.environ.get(variable, "")
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
-
-
-def hand_over(stack: Stack) -> None:
-    """Give the run's files to whoever called; only root's own stacks need it, since their containers are not root."""
-    if os.getuid() == 0 and owner()[0] == CONTAINER_UID:
-        _give(stack.run_folder, 0, 0)
 
 
 def _give(tree: Path, uid: int, gid: int) -> None:

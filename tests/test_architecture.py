@@ -95,7 +95,7 @@ TABLE = {
     "children": Row(),
     "stopping": Row(),
     "follow": Row("errors facts programs progress supervise"),
-    "lifecycle": Row("children engine errors facts follow occupancy programs progress run_state stopping"),
+    "lifecycle": Row("children engine errors facts follow occupancy programs progress stopping"),
     "releases": Row(),
     "packages": Row("local_preflight releases"),
     "process_tree": Row(),

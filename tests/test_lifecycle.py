@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_stack import cli, engine, lifecycle, run_state, start
+from grpo_stack import cli, engine, lifecycle, start
 from grpo_stack.commands import host
 from grpo_stack.errors import HostError
 from grpo_stack.facts import Container
@@ -70,21 +70,6 @@ def ended(service: str) -> Container:
     return Container(f"p-{service}-1", service, "exited", 0, None, False, ())
 
 
-def test_the_runs_folder_is_held_for_as_long_as_the_stack_is_there(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def containers(project: str, log_lines: int = 0) -> tuple[Container, ...]:
-        with pytest.raises(HostError, match="run run is in use by another `grpo-stack up`"):
-            run_state.require_idle(stack.run_folder)
-        raise HostError("asked")
-
-    monkeypatch.setattr(engine, "containers", containers)
-    with pytest.raises(HostError, match="asked"):
-        lifecycle.up(stack, Progress(io.StringIO()))
-
-    run_state.require_idle(stack.run_folder)
-
-
 def test_a_second_stack_of_one_name_is_refused_before_anything_of_the_first_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,7 +77,7 @@ def test_a_second_stack_of_one_name_is_refused_before_anything_of_the_first_is_t
     monkeypatch.setattr(engine, "containers", lambda project, log_lines=0: (running,))
     monkeypatch.setattr(host, "_examined", lambda args, **_: (None, None, ()))
     touched: list[object] = []
-    monkeypatch.setattr(start, "write", lambda *of: touched.append(of))
+    monkeypatch.setattr(start, "begun", lambda *of: touched.append(of))
 
     assert cli.main(["up", "--project", "p"]) == 3
 

@@ -11,12 +11,21 @@ from pathlib import Path
 import pytest
 
 from grpo_stack import description, engine, local_start, occupancy, plan, process_tree, run_state, start
+from grpo_stack.description import Description
 from grpo_stack.errors import HostError
 from grpo_stack.facts import Container
+from grpo_stack.plan import StackPlan
 
 Write = Callable[..., object]
 
-RUNTIMES = pytest.mark.parametrize("runtime", [start.write, local_start.write], ids=["containers", "processes"])
+
+def contain(described: Description, planned: StackPlan, project: str) -> None:
+    """Begin a run in containers that is over at once."""
+    with start.begun(described, planned, project):
+        pass
+
+
+RUNTIMES = pytest.mark.parametrize("runtime", [contain, local_start.write], ids=["containers", "processes"])
 
 
 @pytest.fixture
@@ -25,7 +34,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine, "find_client", lambda: "docker")
     monkeypatch.setattr(engine, "made_from", lambda file: {})
-    begin(start.write, "first/model")
+    begin(contain, "first/model")
     return tmp_path / "outputs" / "mine"
 
 
@@ -61,6 +70,13 @@ def test_a_run_whose_containers_are_there_is_refused_though_its_up_was_killed(
         "run mine is running already, in containers of the project a (vllm-server); "
         "stop it with `grpo-stack down --project a`, or choose another --run"
     )
+
+
+def test_of_two_that_start_at_once_one_writes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one passed every check before this one held the folder."""
+    monkeypatch.setattr(occupancy, "require_free", lambda folder, with_docker: None)
+    with run_state.claim(run):
+        assert refusal(contain, run).startswith("run mine is in use by another `grpo-stack up`")
 
 
 @RUNTIMES
@@ -109,7 +125,7 @@ def test_where_docker_does_not_answer_containers_are_refused_and_processes_are_n
 
     monkeypatch.setattr(engine, "made_from", silent)
 
-    assert refusal(start.write, run) == "Docker's daemon does not run"
+    assert refusal(contain, run) == "Docker's daemon does not run"
     begin(local_start.write, "second/model")
 
 
@@ -119,7 +135,7 @@ def test_a_run_in_containers_leaves_no_word_of_earlier_processes(run: Path) -> N
         gone = run_state.Member("up", process_tree.Process(os.getpid(), -1))
         record.write(run_state.State("a", process_tree.boot(), gone))
 
-    begin(start.write, "third/model")
+    begin(contain, "third/model")
 
     assert {entry.name for entry in run.iterdir()} == {"logs", "stack.yaml", "compose.yaml"}
 
@@ -139,7 +155,7 @@ def test_a_folder_that_cannot_be_locked_still_goes_by_what_is_written_there(
 
     with pytest.raises(HostError, match="run mine is running already; stop it with"), run_state.claim(run):
         pass
-    assert "run mine is running already; stop it with" in refusal(start.write, run)
+    assert "run mine is running already; stop it with" in refusal(contain, run)
 
 
 def test_a_folder_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:

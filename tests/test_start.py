@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_stack import description, plan, start, words
+from grpo_stack import description, plan, run_state, start, words
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import GpuReading
 from grpo_stack.findings import Finding
@@ -126,11 +126,10 @@ def test_roots_run_belongs_to_the_containers_while_it_runs_and_to_root_after_it_
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
 
-    stack = start.write(described, plan.derive(described.spec), "project")
-
     everything = {"mine", "logs", "stack.yaml", "compose.yaml", "checkpoint-2", "model.safetensors"}
-    assert owned == dict.fromkeys(everything, (start.CONTAINER_UID, start.CONTAINER_UID))
-    start.hand_over(stack)
+
+    with start.begun(described, plan.derive(described.spec), "project"):
+        assert owned == dict.fromkeys(everything, (start.CONTAINER_UID, start.CONTAINER_UID))
     assert owned == dict.fromkeys(everything, (0, 0))
 
 
@@ -141,8 +140,32 @@ def test_a_run_folder_that_cannot_be_made_is_one_line(taken, load, tmp_path, mon
     (tmp_path / taken).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / taken).touch()
 
-    with pytest.raises(HostError, match=r"^outputs: /\S+: .+; name another folder: --outputs FOLDER$"):
-        start.write(described, plan.derive(described.spec), "project")
+    refused = pytest.raises(HostError, match=r"^outputs: /\S+: .+; name another folder: --outputs FOLDER$")
+    with refused, start.begun(described, plan.derive(described.spec), "project"):
+        pass
+
+
+def test_the_runs_folder_is_held_until_all_of_it_is_the_callers_again(load, tmp_path, monkeypatch):
+    held = []
+    monkeypatch.setattr(start, "_give", lambda run, uid, gid: held.append((uid, is_held(run))))
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
+    described = load(preset="cpu", run="mine", outputs=str(tmp_path))
+
+    with start.begun(described, plan.derive(described.spec), "project") as stack:
+        assert is_held(stack.run_folder)
+
+    assert held == [(start.CONTAINER_UID, True), (0, True)]
+    assert not is_held(stack.run_folder)
+
+
+def is_held(run):
+    try:
+        run_state.require_idle(run)
+    except HostError as refusal:
+        return "run mine is in use by another `grpo-stack up`" in str(refusal)
+    return False
 
 
 def test_the_containers_never_run_as_root(monkeypatch):

@@ -60,13 +60,9 @@ def up(args: argparse.Namespace) -> int:
     if args.runtime == "process":
         return _up_processes(described, planned, args.project)
     lifecycle.refuse_second(args.project)  # before anything of a run that may be that one's is touched
-    stack = start.write(described, planned, args.project)
-    try:
-        with Progress(sys.stderr) as progress:
-            progress.phase(f"run {stack.run_folder.name}, files in {stack.run_folder}")
-            code = lifecycle.up(stack, progress)
-    finally:
-        start.hand_over(stack)
+    with start.begun(described, planned, args.project) as stack, Progress(sys.stderr) as progress:
+        progress.phase(f"run {stack.run_folder.name}, files in {stack.run_folder}")
+        code = lifecycle.up(stack, progress)
     _print_summary(stack.run_folder)
     return code
 
