@@ -21,6 +21,11 @@ a user starts one, by `grpo-stack up --runtime process`; both sides share the on
 weights in the shapes of Qwen2.5-0.5B and 7B (0.49 and 7.6 billion parameters): they show speed, memory and recovery, not learning.
 """
 
+CUT_SHORT = (
+    "Where no next step is shown, the script ended the run after the server was ready again and before that step, and the signal's time "
+    "is known to a second. Woken to be ended, the server still answered the generation that it held."
+)
+"""Of one fault in faults-half; `gpu_faults` as it is waits for the next step, so that no later measurement lacks it."""
 
 FAULTS = {
     "push": "SIGKILL of the training process during a push",
@@ -107,7 +112,8 @@ def faults(found: list[dict[str, Any]]) -> list[str]:
             last = (fault["step before"] or ["-"])[0].split("  ")[0]
             row = [run["model"], FAULTS[fault["fault"]], fault["noticed after s"], fault["server ready after s"]]
             rows.append([*row, fault["next step after s"], last, (fault["step after"] or "-").split("  ")[0]])
-            notes += [fault["note"], ""] if "note" in fault else []
+            if fault["next step after s"] is None:
+                notes = [CUT_SHORT, ""]
     titles = [
         "Model",
         "Fault",
