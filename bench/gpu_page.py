@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gpu_provenance import STACK, UNTIL_4TH, sockets_of, versions
 from gpu_watch import LATE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +21,8 @@ HEAD = """# Figures on a GPU
 Written by `bench/gpu_page.py` from the measurements in `docs/gpu`, which `make bench-gpu` makes on a host with a GPU. Every run was started as
 a user starts one, by `grpo-stack up --runtime process`; both sides share the one GPU where nothing else is said. The models have random
 weights in the shapes of Qwen2.5-0.5B and 7B (0.49 and 7.6 billion parameters): they show speed, memory and recovery, not learning.
+
+No container has run on a GPU: all figures are of processes, with the packages that the Python of that machine held.
 """
 
 CUT_SHORT = (
@@ -36,7 +40,7 @@ FAULTS = {
 
 
 def load(pattern: str) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text()) for file in sorted(RESULTS.glob(pattern))]
+    return [{**json.loads(file.read_text()), "file": file.stem} for file in sorted(RESULTS.glob(pattern))]
 
 
 def table(titles: list[str], rows: list[list[Any]]) -> list[str]:
@@ -233,7 +237,7 @@ def pushes(found: list[dict[str, Any]]) -> list[str]:
         for row in sweep["rows"]:
             parts = [row.get(name) for name in ("start_weight_update", "finish_weight_update", "reset_prefix_cache")]
             whole = statistics.median(row["pushes s"][1:]) if "pushes s" in row else None
-            rows.append([row["setting"], row.get("GB/s"), whole, *parts])
+            rows.append([_marked(row["setting"]), row.get("GB/s"), whole, *parts])
         titles = ["NCCL: threads x sockets", "GB/s of the whole push", "s", "of it start", "finish", "reset cache"]
         size = max(row.get("bytes", 0) for row in sweep["rows"]) / 1e9
         text = (
@@ -244,11 +248,17 @@ def pushes(found: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _marked(setting: str) -> str:
+    """A setting of the sweep, and whether it is the stack's, on all cores or on some."""
+    is_ours = re.fullmatch(rf"{STACK}(, \d+ cores)?", setting)
+    return f"{setting} (**the stack's**)" if is_ours else setting
+
+
 def costs(found: list[dict[str, Any]]) -> list[str]:
     """What parts of the stack cost, switched within one run."""
     lines = ["## Parts of the stack, on and off within one run", ""]
     for run in found:
-        states = [name for name, value in run.items() if isinstance(value, dict)]
+        states = [name for name, value in run.items() if isinstance(value, dict) and "step s" in value]
         rows = [[name, *(f"{value:.3f}" for value in run[name].values())] for name in states]
         steps = [row["step"] for row in run["rows"] if row["number"] >= run["first judged step"]]
         low, _, high = statistics.quantiles(steps, n=4)
@@ -301,21 +311,39 @@ SECTIONS = (
 )
 
 
-def page() -> str:
-    lines = [HEAD]
-    machines = {
-        (one["machine"], one["driver"], one["vllm"], one["trl"], one["torch"], one["transformers"])
-        for one in load("*.json")
-    }
-    for machine, driver, vllm, trl, torch, transformers in sorted(machines):
-        lines.append(
-            f"- {machine}, driver {driver}; vLLM {vllm}, TRL {trl}, torch {torch}, transformers {transformers}"
-        )
-    lines.append("")
+def sockets() -> list[str]:
+    """With which sockets the weights of each table were pushed."""
+    tables: dict[str, list[str]] = {}
+    for section, found in measured():
+        if section not in WITHOUT_THE_STACKS_PUSH:
+            said = "; ".join(dict.fromkeys(sockets_of(run) for run in found))
+            tables.setdefault(said, []).extend(line[3:] for line in section(found) if line.startswith("## "))
+    text = (
+        f"Weights go over NCCL's sockets, threads x sockets of each; the stack has {STACK}; until 2026-12-04 it had "
+        f"{UNTIL_4TH}. Its pushes were measured with:"
+    )
+    rows = [["; ".join(titles), said] for said, titles in tables.items()]
+    return [text, "", *table(["Tables", "Sockets of the stack"], rows)]
+
+
+Section = Callable[[list[dict[str, Any]]], list[str]]
+
+WITHOUT_THE_STACKS_PUSH: tuple[Section, ...] = (noise, pushes, paths, refusals)
+"""They push nothing, or say with which sockets."""
+
+
+def measured() -> Iterator[tuple[Section, list[dict[str, Any]]]]:
+    """Each section that there are measurements for."""
     for patterns, sections in SECTIONS:
         if found := [one for pattern in patterns for one in load(f"{pattern}.json")]:
             for section in sections:
-                lines += section(found)
+                yield section, found
+
+
+def page() -> str:
+    lines = [HEAD, *versions(load("*.json")), *sockets()]
+    for section, found in measured():
+        lines += section(found)
     return "\n".join(lines).rstrip() + "\n"
 
 

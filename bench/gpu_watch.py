@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from grpo_stack import process_tree
+from grpo_stack.plan import SOCKETS
 
 ROOT = Path(__file__).resolve().parent.parent
 REWARD = ROOT / "bench" / "gpu_reward.py"
@@ -211,7 +212,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def save(results: Path, name: str, found: dict[str, Any]) -> None:
-    """One JSON file for each measurement."""
+    """One JSON file for each measurement, with the socket settings that the stack has at that time."""
     results.mkdir(parents=True, exist_ok=True)
-    (results / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+    (results / f"{name}.json").write_text(json.dumps({"sockets of the stack": SOCKETS, **found}, indent=2) + "\n")
     print(json.dumps({name: {key: value for key, value in found.items() if key != "said"}}), flush=True)
