@@ -117,7 +117,7 @@ bench-cpu: venv ## time the CPU demo: LABEL=first on a machine that has nothing 
 
 .PHONY: bench-gpu
 bench-gpu: ## measure on this host's first GPU: PYTHON=one that holds vLLM and TRL; takes about an hour
-	@$(PYTHON) bench/gpu_models.py "$$BENCH/models" --noise
+	@$(PYTHON) bench/gpu_models.py "$$BENCH/models" docs/gpu --noise
 	@$(PYTHON) bench/gpu_stack.py "$$BENCH/models" "$$BENCH/runs" docs/gpu
 	@$(PYTHON) bench/gpu_faults.py "$$BENCH/models" "$$BENCH/runs" docs/gpu half
 	@$(PYTHON) bench/gpu_figures.py "$$BENCH/models" "$$BENCH/runs" docs/gpu half

@@ -1,9 +1,11 @@
 """Models with random bfloat16 weights in the shapes of Qwen2.5-0.5B and Qwen2.5-7B, for measurements on a GPU.
 
-    python bench/gpu_models.py FOLDER           writes FOLDER/half and FOLDER/seven, 1 and 15 GB
-    python bench/gpu_models.py FOLDER --noise   and says what bfloat16 alone does to each one's log-probs
+    python bench/gpu_models.py FOLDER                   writes FOLDER/half and FOLDER/seven, 1 and 15 GB
+    python bench/gpu_models.py FOLDER --noise           and says what bfloat16 alone does to each one's log-probs
+    python bench/gpu_models.py FOLDER RESULTS --noise   and keeps that in RESULTS/models.json
 
-Needs torch and transformers, and a GPU. The same weights each time on the same kind of GPU.
+Needs torch and transformers, and a GPU; for RESULTS also vLLM and TRL, whose versions it names. The same weights each time on the
+same kind of GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gpu_watch import Gpu, save
 
 from grpo_stack import demo
 
@@ -77,9 +81,11 @@ def noise(model: Qwen2ForCausalLM) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("--only", choices=SHAPES)
     parser.add_argument("--noise", action="store_true")
     given = parser.parse_args()
+    made: list[dict[str, Any]] = []
     for name in [given.only] if given.only else SHAPES:
         began = time.monotonic()
         model = write(name, given.folder / name)
@@ -87,8 +93,11 @@ def main() -> None:
         if given.noise:
             said["log-prob difference of bfloat16 and float32"] = noise(model)
         print(json.dumps(said), flush=True)
+        made.append(said)
         del model
         torch.cuda.empty_cache()
+    if given.results:
+        save(given.results, "models", {**Gpu().machine(), "models": made})
 
 
 if __name__ == "__main__":
