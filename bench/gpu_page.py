@@ -101,6 +101,7 @@ def memory(found: list[dict[str, Any]]) -> list[str]:
         )
         for name, seen, planned in (
             ("vLLM's weights", run["server GiB"]["weights"][0], server["weights"]),
+            ("vLLM's activations", run["server GiB"]["peak activation"][0], server["activations"]),
             ("vLLM's CUDA graphs", run["server GiB"]["graphs"][0], server["CUDA graphs"]),
             ("vLLM's KV cache", run["server GiB"]["kv cache"][0], server["KV cache"]),
             ("trainer, most that torch allocated", peak["allocated"] / 2**30, in_torch),
