@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from grpo_stack import arguments, rules
+from grpo_stack import arguments, preflight, rules
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -77,6 +77,17 @@ def test_every_key_says_what_it_is_for():
 
 def test_the_readme_is_short_enough_to_be_read():
     assert len(README.splitlines()) <= 150
+
+
+def test_the_readme_asks_a_host_for_what_the_checks_ask_it_for():
+    disk, memory = (
+        {kind: size // 10**9 for kind, size in of.items()} for of in (preflight.IMAGE_BYTES, preflight.MEMORY_BYTES)
+    )
+    needs = " ".join(README.partition("## What it needs")[2].partition("## Start")[0].split())
+
+    assert f"{memory['cuda']} GB of memory, {disk['cuda']} GB of disk for the images" in needs
+    # What is available is checked; the system takes some of a host's memory.
+    assert f"{memory['cpu'] + 1} GB of memory, {disk['cpu']} GB of disk." in needs
 
 
 def test_the_description_in_the_readme_is_accepted():

@@ -1,4 +1,6 @@
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
@@ -227,6 +229,17 @@ def test_little_memory_is_warned_about():
 
     assert [finding.check for finding in check(host=small) if finding.level == "warning"] == ["shm", "memory"]
     assert {finding.level for finding in check({"accelerator": "cpu"}, host=small)} == {"ok"}
+
+
+def test_the_cpu_demo_takes_what_both_its_containers_took():
+    rows = json.loads((Path(__file__).parent.parent / "docs" / "benchmarks.json").read_text())
+    took = max(row["memory GiB"]["vllm-server"] + row["memory GiB"]["trainer"] for row in rows) * 2**30
+    assert took <= preflight.MEMORY_BYTES["cpu"]
+
+    small = dataclasses.replace(HOST, memory_available_bytes=8 * GB)
+    (warned,) = [found for found in check({"accelerator": "cpu"}, host=small) if found.level == "warning"]
+    assert (warned.check, warned.found) == ("memory", "8.0 GB of 64.0 GB available")
+    assert "take 9.0 GB or more" in warned.fix
 
 
 def test_every_check_has_a_name_that_skip_knows():
