@@ -13,7 +13,8 @@ from grpo_stack.errors import DescriptionError
 Version = tuple[int, ...]
 
 LOCKED_AT = 1796083200
-"""Seconds since 1970 of 2026-12-01, when the locks were last compiled: no clock that is right says less."""
+"""Seconds since 1970 of 2026-12-01, when the first of the locks were compiled: no clock that is right says less, and `make lock`
+need not change it."""
 
 
 @dataclass(frozen=True)

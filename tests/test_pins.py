@@ -1,4 +1,5 @@
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,10 @@ def test_a_set_is_consistent_with_the_tables_it_was_chosen_from(name):
     assert chosen.torch == pins.TORCH_OF_VLLM[tuple(map(int, chosen.vllm.split(".")[:2]))]
     assert chosen.nccl == pins.NCCL_OF_TORCH[chosen.torch]
     assert chosen.driver == pins.DRIVER_OF_CUDA[chosen.cuda]
+
+
+def test_the_clock_is_held_against_the_day_of_the_first_locks():
+    assert datetime.fromtimestamp(pins.LOCKED_AT, timezone.utc).isoformat() == "2026-12-01T00:00:00+00:00"
 
 
 @pytest.mark.parametrize("name", pins.SETS)
