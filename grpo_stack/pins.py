@@ -76,6 +76,7 @@ TORCH_OF_VLLM: dict[Version, str] = {
     **{(0, minor): "2.13.0" for minor in range(27, 33)},
     (0, 33): "2.14.0",
 }
+"""What `SETS` are chosen by, like the two tables below; nothing asks for them at run time."""
 
 NCCL_OF_TORCH = {"2.11.0": "2.28.9", "2.13.0": "2.29.7", "2.14.0": "2.30.7"}
 
