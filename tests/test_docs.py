@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from grpo_stack import arguments, preflight, rules
+from grpo_stack import arguments, devices, preflight, rules, split
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -77,6 +77,14 @@ def test_every_key_says_what_it_is_for():
 
 def test_the_readme_is_short_enough_to_be_read():
     assert len(README.splitlines()) <= 150
+
+
+def test_the_readme_says_how_gpus_are_split_that_nobody_splits():
+    counts = {"two": 2, "four": 4, "six": 6, "eight": 8}
+    said = ", ".join(f"{devices.suggest(count)} of {word}" for word, count in counts.items())
+
+    assert f"the GPUs that are found decide: {said}." in " ".join(README.split())
+    assert rules.read({}).gpus == split.parse(devices.suggest(8))
 
 
 def test_the_readme_asks_a_host_for_what_the_checks_ask_it_for():
