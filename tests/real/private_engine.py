@@ -80,6 +80,11 @@ class PrivateEngine:
         """What a shell script prints in a running container."""
         return self.run("exec", container, "bash", "-c", script, limit_s=limit_s).strip()
 
+    def on_host(self, script: str, limit_s: float = 30) -> str:
+        """What a shell script prints in the network namespace that is the host's to this engine."""
+        argv = ["nsenter", "--target", str(self._daemon.pid), "--net", "bash", "-c", script]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_s).stdout.strip()
+
     def take(self, image: str, client: str) -> None:
         """Copy an image from the host's engine."""
         with subprocess.Popen([client, "save", image], stdout=subprocess.PIPE) as saving:

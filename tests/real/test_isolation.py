@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grpo_stack import plan, presets, rules
+from grpo_stack import plan, presets, private_network, rules
 from grpo_stack.programs import SERVER, TRAINER
 from grpo_stack.render import compose
 from tests.real.private_engine import PrivateEngine
@@ -163,3 +163,25 @@ def test_the_two_sides_reach_each_other_and_nobody_else_reaches_them(start):
     for service in (SERVER, TRAINER):
         # 00000000 is the destination of a default route.
         assert "00000000" not in started.inside(service, "awk 'NR > 1 {print $2}' /proc/net/route").split()
+
+
+@pytest.mark.parametrize("side", [SERVER, TRAINER])
+def test_a_side_with_a_second_network_knows_which_one_the_other_side_is_on(start, side):
+    second = {SERVER: {"server": {"publish": 18765}}, TRAINER: {"trainer": {"internet": True}}}[side]
+    started = start({**SPLITS["4-4"], **second})
+    (other,) = {SERVER, TRAINER} - {side}
+
+    own = started.inside(side, "getent ahostsv4 $(hostname) | awk '{print $1}' | sort -u").split()
+    chosen = private_network.choose(started.inside(side, "cat /proc/net/route"), own)
+
+    assert len(own) == 2
+    assert chosen["VLLM_HOST_IP"] == started.inside(other, f"getent hosts {side}").split()[0]
+    port = {SERVER: 8000, TRAINER: 61216}[side]
+    connect = f"timeout 3 bash -c '</dev/tcp/{chosen['VLLM_HOST_IP']}/{port}' && echo open"
+    assert started.inside(other, connect) == "open"
+
+
+def test_a_published_server_is_reached_on_this_hosts_loopback(start):
+    started = start({**SPLITS["4-4"], "server": {"publish": 18765}})
+
+    assert started.engine.on_host("timeout 3 bash -c '</dev/tcp/127.0.0.1/18765' && echo open") == "open"
