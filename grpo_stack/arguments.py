@@ -219,6 +219,7 @@ def _add_supervise(found: argparse._SubParsersAction[_Parser]) -> None:
         "--run", required=True, metavar="FOLDER", help="the run's folder; events.jsonl is written there"
     )
     _add_seconds(trainer, "--phase-floor", 300, "that each phase of a step has at least")
+    trainer.add_argument("--env-file", metavar="FILE", help="NAME=VALUE lines for the environment of COMMAND")
     for role in (server, trainer):
         role.add_argument(
             "--restarts", type=int, default=5, metavar="N", help="in a row without progress (default: %(default)s)"

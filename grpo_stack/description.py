@@ -18,7 +18,7 @@ from grpo_stack.spec import StackSpec
 FILE = "stack.yaml"
 HEADER = "What to run. After a change: grpo-stack render --output .   (in this folder)"
 
-_PATHS = ("model", "outputs", "source", "data.dataset", "data.rewards")
+_PATHS = ("model", "outputs", "source", "data.dataset", "data.rewards", "trainer.env_file")
 """Keys whose values are, or may be, paths of this host."""
 
 
@@ -94,6 +94,8 @@ def paths(described: StackSpec) -> dict[str, Any]:
         found["data.dataset"] = described.data.dataset
     if any(map(spec.is_reward_file, described.data.rewards)):
         found["data.rewards"] = list(described.data.rewards)
+    if described.trainer.env_file:
+        found["trainer.env_file"] = described.trainer.env_file
     return found
 
 
@@ -146,12 +148,16 @@ def _from_here(key: str, value: Any, directory: Path) -> Any:
     """A flag's value; what names a file or folder of the current folder is made to mean the same from `directory`."""
     if key == "data.rewards":
         return [_from_here("", item, directory) if spec.is_reward_file(item) else item for item in value]
-    if key not in ("", "model", "data.dataset", "outputs") or not value or _has_home(value):
+    if key not in ("", "model", "data.dataset", "outputs", "trainer.env_file") or not value or _has_home(value):
         return value
     # os.path.isdir: Path raises for a name that is too long.
     if key == "model" and not spec.is_path(value) and os.path.isdir(value):  # noqa: PTH112
         value = f"./{value}"
-    is_path = key in ("", "outputs") or spec.is_path(value) or (key == "data.dataset" and spec.is_file(value))
+    is_path = (
+        key in ("", "outputs", "trainer.env_file")
+        or spec.is_path(value)
+        or (key == "data.dataset" and spec.is_file(value))
+    )
     return _moved(value, Path(), directory) if is_path else value
 
 

@@ -168,8 +168,7 @@ def _facts(
     described: Description, planned: StackPlan, machine: Machine, caller: Caller, volume: CacheVolume | None
 ) -> Facts:
     stack, directory, environment = described.spec, described.directory, caller.environment
-    rewards = [reward.rpartition(":")[0] for reward in stack.data.rewards if spec.is_reward_file(reward)]
-    files = [description.absolute(file, directory) for file in rewards]
+    files = [(key, description.absolute(file, directory)) for key, file in _named_files(stack)]
     ports = [port for port in [stack.server.publish] if port]
     if caller.runtime == "process":
         ports = [*processes.ports(planned).values()]
@@ -185,15 +184,23 @@ def _facts(
         gpus=machine.gpus,
         model=host.model_folder(model, caller.uid, mounted=caller.runtime == "docker") if model else None,
         dataset=_dataset(described, caller),
-        missing_files=tuple(file for file in files if not paths.is_file(file)),
+        missing_files=tuple(named for named in files if not paths.is_file(named[1])),
         closed_files=tuple(
-            file for file in files if paths.is_file(file) and not paths.allows(file, caller.uid, paths.READ)
+            (key, file) for key, file in files if paths.is_file(file) and not paths.allows(file, caller.uid, paths.READ)
         ),
         token=host.token_file(str(token.file), caller.uid) if token.file else None,
         token_in_environment=bool(token.text or environment.get("HF_TOKEN")),
         offline=fetches and _offline(environment),
         cache=volume,
     )
+
+
+def _named_files(stack: spec.StackSpec) -> Iterable[tuple[str, str]]:
+    for reward in stack.data.rewards:
+        if spec.is_reward_file(reward):
+            yield "data.rewards", reward.rpartition(":")[0]
+    if stack.trainer.env_file:
+        yield "trainer.env_file", stack.trainer.env_file
 
 
 def _model(described: Description, volume: CacheVolume | None, caller: Caller) -> ModelReading | None:

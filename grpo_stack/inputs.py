@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from grpo_stack.facts import DatasetFile, FolderSpace, ModelFolder
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 
+NamedFile = tuple[str, str]
+"""A key of the description, and a file that it names."""
+
 CHECKPOINT_BYTES = 2 * 10**9
 """Free space that the outputs folder must have at least: a checkpoint of a small model."""
 
@@ -15,17 +18,17 @@ def check(
     folders: Iterable[FolderSpace],
     model: ModelFolder | None,
     dataset: DatasetFile | None,
-    missing: Iterable[str] = (),
-    closed: Iterable[str] = (),
+    missing: Iterable[NamedFile] = (),
+    closed: Iterable[NamedFile] = (),
 ) -> tuple[Finding, ...]:
     """A finding for each; `model` and `dataset` are None where they come from the Hub.
 
-    `missing` are reward files that are not there, `closed` those that the containers' user cannot read.
+    `missing` are further files that are not there, `closed` those that the containers' user cannot read.
     """
     findings = [*_folders(folders), *_model(model), *_dataset(dataset)]
-    for file in missing:
-        findings.append(Finding("data.rewards", PROBLEM, f"there is no file {file}", "mind the path", described=True))
-    findings += [_closed("data.rewards", file) for file in closed]
+    for key, file in missing:
+        findings.append(Finding(key, PROBLEM, f"there is no file {file}", "mind the path", described=True))
+    findings += [_closed(key, file) for key, file in closed]
     return tuple(findings)
 
 

@@ -195,7 +195,10 @@ def _trainer(spec: StackSpec) -> Role:
         gpus=spec.gpus.trainer if spec.accelerator == "cuda" else (),
         other_gpus=spec.gpus.server if _joined(spec) else (),
         joined=_joined(spec),
-        mounts=_trainer_mounts(spec),
+        mounts=(
+            *_trainer_mounts(spec),
+            *([Mount(spec.trainer.env_file, programs.ENV_FILE)] if spec.trainer.env_file else []),
+        ),
         files={launch.FILE: accelerate} if accelerate else {},
         internet=spec.trainer.internet,
         ulimits=ULIMITS[spec.accelerator],

@@ -43,9 +43,9 @@ class Facts:
     gpus: GpuReading = GpuReading(())
     model: ModelFolder | None = None
     dataset: DatasetFile | None = None
-    missing_files: tuple[str, ...] = ()
-    """Reward files that the description names and that are not there."""
-    closed_files: tuple[str, ...] = ()
+    missing_files: tuple[inputs.NamedFile, ...] = ()
+    """Files beside the dataset that the description names and that are not there."""
+    closed_files: tuple[inputs.NamedFile, ...] = ()
     """Those that the containers' user cannot read."""
     token: TokenFile | None = None
     """None: HF_TOKEN_PATH names no file."""

@@ -24,6 +24,9 @@ PREFETCH = "prefetch"
 HAS_GENERATED = "/tmp/has-generated"
 """In the server's container: exists once that vLLM process has generated."""
 
+ENV_FILE = "/run/secrets/training.env"
+"""Where the trainer finds `trainer.env_file`."""
+
 WATCHED, NAMED = "grpo_stack.activity.Activity", "grpo_stack.identity.Identity"
 """What the server's supervisor watches it through, and what tells the gate what it is: vLLM's own option for ASGI
 middleware loads them."""
@@ -90,6 +93,7 @@ def trainer_supervisor(spec: StackSpec) -> tuple[Word, ...]:
     if mode(spec) != COLOCATE:
         argv += [*_readiness(spec, server_url(spec)), "--timeout", str(spec.server.boot_timeout_s)]
     argv += ["--run", run_folder(spec), "--phase-floor", str(spec.recovery.phase_floor_s)]
+    argv += _option("--env-file", ENV_FILE if spec.trainer.env_file else None)
     return (*argv, "--restarts", str(spec.recovery.restarts), "--")
 
 

@@ -69,6 +69,10 @@ def _path(value: object) -> str:
     return text
 
 
+def _path_or_nothing(value: object) -> str | None:
+    return None if value is None else _path(value)
+
+
 def _mismatch(value: object) -> str:
     # YAML reads the word `off` as false.
     return "off" if value is False else schema.text(value)
@@ -145,6 +149,9 @@ class Trainer:
     internet: bool = False
     """Let the trainer reach the outside, through the proxies of this host if there are any, for experiment trackers; the server
     never does."""
+    env_file: str | None = _checked(_path_or_nothing, None)
+    """File of NAME=VALUE lines on this host for the environment of training alone, such as WANDB_API_KEY; its values appear in
+    no Compose file, command line or `docker inspect`."""
     processes: int = 1
     """Training processes of the CPU stack; on GPUs there is one for each of the trainer's."""
     parallelism: str = "fsdp2"

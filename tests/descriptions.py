@@ -111,6 +111,7 @@ _TRAINER = st.fixed_dictionaries(
     optional={
         "group_port": st.one_of(st.integers(1024, 32767), st.integers(61000, 65535)),
         "internet": st.booleans(),
+        "env_file": st.sampled_from(["./training.env", "/keys/it's $.env"]),
         "parallelism": st.sampled_from(rules.PARALLELISMS),
     },
 )

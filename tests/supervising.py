@@ -30,6 +30,7 @@ class Options:
     restarts: int = 3
     grace_s: float = 20.0
     call_s: float = 5.0
+    env_file: Path | None = None
 
 
 def start(folder: Path, words: Sequence[str], options: Options) -> BaseProcess:
@@ -64,6 +65,7 @@ def _supervise(folder: Path, words: tuple[str, ...], options: Options) -> None:
         restarts=options.restarts,
         limits=Limits(options.grace_s, gone_s=0.1),
         pace=trainer.Pace(look_s=0.01, ask_s=0.05, call_s=options.call_s, backoff=0.02),
+        env_file=options.env_file,
     )
     try:
         code = trainer.run(settings, words)

@@ -100,6 +100,7 @@ TABLE = {
     "packages": Row("local_preflight releases"),
     "process_tree": Row(),
     "private_network": Row("errors"),
+    "env_file": Row("errors"),
     "run_state": Row("errors process_tree"),
     "run_folder": Row("errors"),
     "occupancy": Row("engine errors render run_state"),
@@ -117,8 +118,8 @@ TABLE = {
     "supervise.verdict": Row("errors heartbeat supervise"),
     "supervise.peer": Row("activity_api http_call supervise"),
     "supervise.gate": Row("errors readiness supervise"),
-    "supervise.attempt": Row("heartbeat private_network readiness supervise"),
-    "supervise.trainer": Row("errors http_call readiness stopping supervise"),
+    "supervise.attempt": Row("heartbeat readiness supervise"),
+    "supervise.trainer": Row("env_file errors http_call private_network readiness stopping supervise"),
     "description": Row("document errors presets render rules schema spec"),
     "bundle": Row("description errors paths plan render"),
     "start": Row(

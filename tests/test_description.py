@@ -78,6 +78,7 @@ def test_moving_a_description_keeps_what_its_paths_point_at(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     Path("stack.yaml").write_text(
         "model: ./m\ndata: {dataset: d.jsonl, rewards: ['r.py:f', accuracy_reward]}\noutputs: /somewhere\n"
+        "trainer: {env_file: keys.env}\n"
     )
 
     moved = description.moved(load(), Path("deep/er"))
@@ -85,6 +86,7 @@ def test_moving_a_description_keeps_what_its_paths_point_at(tmp_path, monkeypatc
     assert moved.spec.model == "../../m"
     assert moved.spec.data.dataset == "../../d.jsonl"
     assert moved.spec.data.rewards == ("../../r.py:f", "accuracy_reward")
+    assert moved.spec.trainer.env_file == "../../keys.env"
     assert (moved.spec.outputs, moved.spec.source) == ("/somewhere", "../..")
 
 
@@ -198,9 +200,17 @@ def test_a_home_means_the_same_in_flags_settings_and_the_file_and_is_written_as_
         "outputs": "~/o",
         "data.dataset": "~/d.jsonl",
         "data.rewards": ["~/r.py:f", "accuracy_reward"],
+        "trainer.env_file": "~/keys",
     }
     text = "model: ~/m\noutputs: ~/o\ndata: {dataset: ~/d.jsonl, rewards: ['~/r.py:f', accuracy_reward]}\n"
-    settings = ["model=~/m", "outputs=~/o", "data.dataset=~/d.jsonl", "data.rewards=['~/r.py:f', accuracy_reward]"]
+    text += "trainer: {env_file: ~/keys}\n"
+    settings = [
+        "trainer.env_file=~/keys",
+        "model=~/m",
+        "outputs=~/o",
+        "data.dataset=~/d.jsonl",
+        "data.rewards=['~/r.py:f', accuracy_reward]",
+    ]
     Path("stack.yaml").write_text(text)
 
     for described in (load(), load(preset="4-4", flags=given), load(preset="4-4", settings=settings)):
@@ -208,6 +218,7 @@ def test_a_home_means_the_same_in_flags_settings_and_the_file_and_is_written_as_
         for each in (described, moved):
             assert (each.spec.model, each.spec.outputs) == ("/home/me/m", "/home/me/o")
             assert each.spec.data.dataset == "/home/me/d.jsonl"
+            assert each.spec.trainer.env_file == "/home/me/keys"
             assert each.spec.data.rewards == ("/home/me/r.py:f", "accuracy_reward")
             assert "/home/me" not in description.dump(each)
         assert moved.spec.source == ".."

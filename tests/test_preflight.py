@@ -141,7 +141,12 @@ def test_a_good_host_has_no_problem_and_says_what_it_has():
             "data.dataset: /d.jsonl has no column `prompt` (found: question, answer)",
         ),
         (None, {"dataset": DatasetFile("/d.jsonl", True, None, "it is empty")}, "data.dataset: /d.jsonl: it is empty"),
-        (None, {"missing_files": ("/r.py",)}, "data.rewards: there is no file /r.py"),
+        (None, {"missing_files": (("data.rewards", "/r.py"),)}, "data.rewards: there is no file /r.py"),
+        (
+            None,
+            {"closed_files": (("trainer.env_file", "/keys"),)},
+            "trainer.env_file: /keys cannot be read by the containers' user; run: chmod a+r /keys",
+        ),
     ],
 )
 def test_what_stands_in_the_way_is_found_and_says_the_way_out(data, changes, message):

@@ -52,12 +52,18 @@ def test_what_containers_mount_is_named_where_it_is_on_this_host():
     assert found["trainer"].links == {"/here/outputs/run/process/rewards/length.py": "/here/lib/length.py"}
 
 
+def test_the_env_file_is_read_where_it_is():
+    argv = programs({"trainer": {"env_file": "./keys.env"}})["trainer"].argv
+
+    assert argv[argv.index("--env-file") + 1] == "/here/keys.env"
+
+
 @pytest.mark.parametrize("data", [TWO_EACH, {"split": "shared"}, {"split": "colocate"}, {"accelerator": "cpu"}])
 def test_no_word_is_left_that_only_a_container_understands(data):
     for program in programs(data).values():
         everything = [*program.argv, *program.env.values()]
         foreign = re.compile(
-            r"(--[\w-]+=)?(https?://(vllm-server|trainer)\b|/(models|outputs|data|rewards|cache)(/|$)).*"
+            r"(--[\w-]+=)?(https?://(vllm-server|trainer)\b|/(models|outputs|data|rewards|cache|run)(/|$)).*"
         )
         assert [word for word in everything if foreign.fullmatch(word)] == []
         assert "0.0.0.0" not in everything

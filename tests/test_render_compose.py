@@ -144,6 +144,16 @@ def test_a_side_on_two_networks_and_no_other_is_told_to_find_the_shared_one(side
     assert plan.SECOND_NETWORK == {private_network.ASKED: "1"}
 
 
+def test_the_env_file_is_mounted_for_training_alone_and_its_values_are_nowhere():
+    services = render({"trainer": {"env_file": "./keys.env"}})["services"]
+
+    mounts = {name: [volume.get("source") for volume in service["volumes"]] for name, service in services.items()}
+    assert [name for name, sources in mounts.items() if "./keys.env" in sources] == ["trainer"]
+    entrypoint = services["trainer"]["entrypoint"]
+    assert entrypoint[entrypoint.index("--env-file") + 1] == "/run/secrets/training.env"
+    assert "env_file" not in services["trainer"]
+
+
 def test_colocate_has_nobody_to_meet():
     environment = render({"split": "colocate", "trainer": {"internet": True}})["services"]["trainer"]["environment"]
 

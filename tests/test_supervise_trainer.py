@@ -439,6 +439,17 @@ def test_a_program_that_knows_nothing_of_us_has_succeeded_with_exit_code_0_and_o
     assert run.names().count("started") == 2
 
 
+def test_training_alone_is_given_the_variables_of_the_env_file(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.env"
+    keys.write_text("TRACKER_KEY=secret\nPATH=/mine\n")
+
+    with supervising(tmp_path, 'print(os.environ["TRACKER_KEY"], os.environ["PATH"])', env_file=keys) as run:
+        assert run.wait() == 0, run.said()
+
+    assert "secret /mine" in run.said()
+    assert "TRACKER_KEY" not in os.environ
+
+
 def test_a_command_that_does_not_exist_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(DescriptionError, match="no-such-command cannot be run"):
         trainer.run(trainer.Settings(tmp_path), ["no-such-command"])
@@ -452,6 +463,7 @@ def test_a_command_that_does_not_exist_is_said_so(tmp_path: Path) -> None:
         ({"phase_floor_s": float("inf")}, "inf s is no time limit"),
         ({"limits": Limits(grace_s=-1)}, "-1 s is no time limit"),
         ({"restarts": -1}, "--restarts -1"),
+        ({"env_file": Path("/nowhere/keys")}, "trainer.env_file: /nowhere/keys cannot be read: No such file"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused_before_anything_starts(

@@ -65,6 +65,7 @@ def supervise(args: argparse.Namespace) -> int:
         phase_floor_s=args.phase_floor,
         restarts=args.restarts,
         limits=verdict.Limits(grace_s=args.grace),
+        env_file=Path(args.env_file) if args.env_file else None,
     )
     return trainer.run(settings, command)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from grpo_stack import heartbeat, private_network, readiness
+from grpo_stack import heartbeat, readiness
 from grpo_stack.supervise import peer
 from grpo_stack.supervise.child import Child
 from grpo_stack.supervise.events import Events
@@ -20,7 +19,14 @@ from grpo_stack.supervise.watch import Observation
 class Attempt:
     """Runs from the moment this is made; `end` must follow."""
 
-    def __init__(self, argv: Sequence[str], server: readiness.Expectation | None, budget_s: float, log: Events) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        server: readiness.Expectation | None,
+        budget_s: float,
+        log: Events,
+    ) -> None:
         """Start `argv`, and wait meanwhile for up to `budget_s` seconds for `server`, if there is one.
 
         Raises DescriptionError when `argv` cannot be run.
@@ -32,8 +38,7 @@ class Attempt:
         self._watcher: peer.Watcher | None = None
         self._ended = False
         try:
-            environment = {**os.environ, **private_network.environment(os.environ), heartbeat.FOLDER: str(self._folder)}
-            self.process = Child(argv, environment)
+            self.process = Child(argv, {**environment, heartbeat.FOLDER: str(self._folder)})
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise

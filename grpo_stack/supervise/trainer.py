@@ -11,13 +11,15 @@ for the gate, and of a stop it learns by SIGTERM.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_stack import http_call, readiness
+from grpo_stack import env_file as env_files
+from grpo_stack import http_call, private_network, readiness
 from grpo_stack.errors import INTERRUPTED, ChildError, DescriptionError, RunError
 from grpo_stack.stopping import Stop, asked_to_stop
 from grpo_stack.supervise import child, events, peer
@@ -68,6 +70,8 @@ class Settings:
 
     limits: Limits = Limits()
     pace: Pace = Pace()
+    env_file: Path | None = None
+    """Variables for the training command, beside this program's own."""
 
 
 def run(settings: Settings, argv: Sequence[str]) -> int:
@@ -95,12 +99,18 @@ def _check(settings: Settings) -> None:
         raise DescriptionError(f"supervise trainer: --restarts {settings.restarts}: give 0 or more")
 
 
+def _environment(env_file: Path | None) -> dict[str, str]:
+    given = env_files.read(env_file) if env_file else {}
+    return {**os.environ, **private_network.environment(os.environ), **given}
+
+
 class _Supervisor:
     """One run, from its first attempt to its end."""
 
     def __init__(self, settings: Settings, argv: Sequence[str], log: Events, stop: Stop) -> None:
         self.settings = settings
         self.argv = argv
+        self.environment = _environment(settings.env_file)
         self.log = log
         self.stop = stop
         self.watch = Watch(Deadlines(settings.phase_floor_s, settings.gate_budget_s), time.monotonic())
@@ -127,7 +137,7 @@ class _Supervisor:
     def _start(self) -> Attempt:
         self.number += 1
         instance = self._report_orphan()
-        attempt = Attempt(self.argv, self.settings.server, self.settings.gate_budget_s, self.log)
+        attempt = Attempt(self.argv, self.environment, self.settings.server, self.settings.gate_budget_s, self.log)
         self.watch = self.watch.next_attempt(time.monotonic())
         self.log.record("started", attempt=self.number, instance=instance, pid=attempt.process.pid)
         return attempt
