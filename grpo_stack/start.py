@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 CONTAINER_UID = 10001
 """Owner of the run's files while root's own stack runs: containers never run as root."""
 
+_PATHS = ("HF_TOKEN_PATH", "CA_BUNDLE", "WHEELS_DIR")
+"""Variables of the Compose file that name files and folders of this host."""
+
 
 def choose(described: Description, found: GpuReading) -> Description:
     """The description to run: where neither it nor a flag says so, the split for this host's GPUs, or the CPU demo.
@@ -117,7 +120,7 @@ def begun(described: Description, planned: StackPlan, project: str) -> Iterator[
         record = bundle.files(described, "grpo-stack up   (a record of this run)")
         run_folder.begin(run, record, without=(run_state.FILE, processes.RECORD))
         uid, gid = owner()
-        env = {**os.environ, "GRPO_STACK_UID": str(uid), "GRPO_STACK_GID": str(gid)}
+        env = {**_absolute(os.environ), "GRPO_STACK_UID": str(uid), "GRPO_STACK_GID": str(gid)}
         services = tuple(role.name for role in planned.roles)
         try:
             if os.getuid() == 0:
@@ -126,6 +129,14 @@ def begun(described: Description, planned: StackPlan, project: str) -> Iterator[
         finally:
             if os.getuid() == 0 and uid == CONTAINER_UID:  # only root's own stacks: their containers are not root
                 _give(run, 0, 0)
+
+
+def _absolute(environment: Mapping[str, str]) -> dict[str, str]:
+    """The caller's paths as the caller means them; Compose takes them from the description's folder."""
+    return {
+        name: os.path.abspath(value) if name in _PATHS and value else value  # noqa: PTH100  # links stay as they are
+        for name, value in environment.items()
+    }
 
 
 def owner() -> tuple[int, int]:

@@ -160,6 +160,24 @@ def test_the_runs_folder_is_held_until_all_of_it_is_the_callers_again(load, tmp_
     assert not is_held(stack.run_folder)
 
 
+def test_files_that_the_environment_names_are_those_of_the_current_folder(load, tmp_path, monkeypatch):
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team" / "stack.yaml").write_text("accelerator: cpu\nrun: mine\noutputs: ./out\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
+    monkeypatch.setattr(start, "_give", lambda *_: None)
+    for name, value in {"HF_TOKEN_PATH": "keys/token", "CA_BUNDLE": "/etc/ca.crt", "WHEELS_DIR": ""}.items():
+        monkeypatch.setenv(name, value)
+    described = description.load(Path("team/stack.yaml"), None, {}, [])
+
+    with start.begun(described, plan.derive(described.spec), "project") as stack:
+        env = dict(stack.env)
+
+    assert stack.directory == tmp_path / "team"
+    assert env["HF_TOKEN_PATH"] == f"{tmp_path}/keys/token"
+    assert (env["CA_BUNDLE"], env["WHEELS_DIR"]) == ("/etc/ca.crt", "")
+
+
 def is_held(run):
     try:
         run_state.require_idle(run)

@@ -132,6 +132,7 @@ def make_stack(docker: str, tiny_model: Path, tmp_path: Path) -> Iterator[object
         rewards: tuple[str, ...] = ("digit_share_reward",),
         recovery: dict[str, object] | None = None,
         processes: int = 1,
+        env_file: str | None = None,
         **trainer_args: object,
     ) -> Stack:
         args = {
@@ -151,7 +152,7 @@ def make_stack(docker: str, tiny_model: Path, tmp_path: Path) -> Iterator[object
                 "accelerator": "cpu",
                 "data": {"dataset": "two-digit-sums", "rewards": list(rewards), "max_prompt_length": 128},
                 "server": {"max_model_len": 256, "boot_timeout_s": 600},
-                "trainer": {"args": args, "processes": processes},
+                "trainer": {"args": args, "processes": processes, "env_file": env_file},
                 "recovery": recovery or {},
             },
         )

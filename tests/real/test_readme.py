@@ -93,13 +93,17 @@ def compose_up(stack, docker, limit_s=600):
     return run(command, limit_s, stack.folder, **owner)
 
 
-def test_the_compose_command_trains_to_the_end_and_stops_the_server(make_stack, docker):
-    stack = make_stack(max_steps=2)
+def test_the_compose_command_trains_to_the_end_and_stops_the_server(make_stack, docker, tmp_path):
+    (tmp_path / "keyed.py").write_text(
+        "import os\ndef reward(completions, **kwargs):\n    return [float(os.environ['SCORE'])] * len(completions)\n"
+    )
+    (tmp_path / "keys.env").write_text("SCORE=7.5\n")
+    stack = make_stack(rewards=("./keyed.py:reward",), env_file="./keys.env", max_steps=2)
 
     done = compose_up(stack, docker)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [step["step"] for step in read_steps(stack)] == [1, 2]
+    assert [(step["step"], step["reward"]) for step in read_steps(stack)] == [(1, 7.5), (2, 7.5)]
     assert (stack.run_folder / "model" / "config.json").is_file()
     running = [docker, "ps", "--quiet", "--filter", f"label=com.docker.compose.project={stack.project}"]
     assert subprocess.run(running, capture_output=True, text=True, check=True).stdout == ""
