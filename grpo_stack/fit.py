@@ -48,7 +48,8 @@ def findings(
     `config` None: the model's could not be read. `total_gpus` is how many the host has, for the splits that are proposed;
     None: those of the split.
     """
-    found = [*_arguments(described), *_packed(described, config), *_batch(described), *_length(described, config)]
+    found = [*_arguments(described), *_packed(described, config), *_precision(described, config)]
+    found += [*_batch(described), *_length(described, config)]
     if config is None:
         return (_unread(described), *found)
     if described.accelerator == "cuda":
@@ -79,6 +80,16 @@ def _packed(described: StackSpec, config: ModelConfig | None) -> Iterable[Findin
         yield Finding("arguments", "problem", f"trainer.args.{name}: {why}", fix, described=True)
     if config and config.quantization == "bitsandbytes":
         yield Finding("model", "problem", why, "name the model that this one was made from", described=True)
+
+
+def _precision(described: StackSpec, config: ModelConfig | None) -> Iterable[Finding]:
+    """TRL 1.16 tells the engine that it makes in colocate no dtype (trl/generation/vllm_generation.py), and vLLM keeps float16."""
+    if config is None or described.accelerator == "cpu" or described.gpus.mode != COLOCATE:
+        return
+    sampled, trained = footprint.serving(described, config).dtype, footprint.training(described).dtype
+    if sampled == "float16" != trained:
+        found = f"in colocate its checkpoint's float16 is what is sampled in, while {trained} is trained"
+        yield Finding("model", "warning", found, "split: shared has one dtype on both sides")
 
 
 def _batch(described: StackSpec) -> Iterable[Finding]:

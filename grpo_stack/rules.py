@@ -158,7 +158,8 @@ def _colocate_rules(spec: StackSpec) -> list[str]:
     """A key whose value would reach nothing; `colocate` may have been chosen for the user, whose host has one GPU."""
     if spec.split is None or spec.split.mode != split.COLOCATE:
         return []
-    given = {"extra_args": spec.server.extra_args, "publish": spec.server.publish is not None}
+    server = spec.server
+    given = {"extra_args": server.extra_args, "publish": server.publish is not None, "dtype": server.dtype is not None}
     why = (
         "split: colocate, which a host with one GPU gets by default, has no server; leave it out, or set split: shared"
     )

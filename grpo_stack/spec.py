@@ -135,7 +135,8 @@ class Server:
     """Share of each server GPU; default: vLLM's own, 0.92. A weight push takes 3 to 5 GiB beside it, so that GPUs of 80 GiB and
     less need a smaller one; the checks before a start say which."""
     dtype: str | None = None
-    """Of the weights on both sides, whatever the checkpoint holds; default: bfloat16 on GPUs, float32 on the CPU."""
+    """Of the weights on both sides, whatever the checkpoint holds; default: bfloat16 on GPUs, float32 on the CPU. In `colocate` TRL
+    lets the checkpoint decide what its own engine samples in."""
     boot_timeout_s: int = 1800
     """How long the model may take from container start to its first completion."""
     extra_args: tuple[str, ...] = ()

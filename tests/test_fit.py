@@ -79,6 +79,17 @@ def test_a_model_that_is_packed_already_is_refused_where_it_would_be_pushed():
     assert "model" not in levels(findings(model=replace(QWEN, quantization="fp8")))
 
 
+def test_a_checkpoint_in_float16_that_is_sampled_as_such_is_told():
+    half = replace(QWEN, dtype="float16")
+
+    (told,) = [finding for finding in findings({"split": "colocate"}, model=half) if finding.check == "model"]
+    assert (told.level, told.fix) == ("warning", "split: shared has one dtype on both sides")
+    assert told.found == "in colocate its checkpoint's float16 is what is sampled in, while bfloat16 is trained"
+    alike = {"split": "colocate", "trainer": {"args": {"dtype": "float16"}}}
+    for data, model in ((alike, half), ({"split": "colocate"}, QWEN), ({"split": "1:1"}, half)):
+        assert "model" not in levels(findings(data, model=model))
+
+
 def test_every_check_has_its_meaning():
     found = [*findings(), *findings(model=None), *findings({"trainer": {"args": {"xyzzy": 1}}})]
 

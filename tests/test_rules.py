@@ -186,7 +186,7 @@ def test_another_dollar_in_a_path_is_one(path):
 
 
 def test_what_only_a_server_takes_is_refused_where_there_is_none():
-    server = {"publish": 8001, "extra_args": ["--kv-cache-dtype", "fp8"]}
+    server = {"publish": 8001, "extra_args": ["--kv-cache-dtype", "fp8"], "dtype": "float16"}
     why = (
         "split: colocate, which a host with one GPU gets by default, has no server; leave it out, or set split: shared"
     )
@@ -194,6 +194,7 @@ def test_what_only_a_server_takes_is_refused_where_there_is_none():
     assert problems_of({"split": "colocate:0-1", "server": server}) == [
         f"stack.yaml: server.extra_args: {why}",
         f"stack.yaml: server.publish: {why}",
+        f"stack.yaml: server.dtype: {why}",
     ]
     assert rules.read({"split": "colocate", "server": {"publish": None, "extra_args": [], "port": 9000}})
     assert rules.read({"split": "shared", "server": server})
