@@ -132,9 +132,9 @@ def begun(described: Description, planned: StackPlan, project: str) -> Iterator[
 
 
 def _absolute(environment: Mapping[str, str]) -> dict[str, str]:
-    """The caller's paths as the caller means them; Compose takes them from the description's folder."""
+    """The caller's paths as the caller means them, links left as they are; Compose takes them from the description's folder."""
     return {
-        name: os.path.abspath(value) if name in _PATHS and value else value  # noqa: PTH100  # links stay as they are
+        name: os.path.abspath(os.path.expanduser(value)) if name in _PATHS and value else value  # noqa: PTH100, PTH111
         for name, value in environment.items()
     }
 

@@ -166,7 +166,12 @@ def test_files_that_the_environment_names_are_those_of_the_current_folder(load, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
     monkeypatch.setattr(start, "_give", lambda *_: None)
-    for name, value in {"HF_TOKEN_PATH": "keys/token", "CA_BUNDLE": "/etc/ca.crt", "WHEELS_DIR": ""}.items():
+    for name, value in {
+        "HF_TOKEN_PATH": "keys/token",
+        "CA_BUNDLE": "~/ca.crt",
+        "WHEELS_DIR": "",
+        "HOME": "/home/me",
+    }.items():
         monkeypatch.setenv(name, value)
     described = description.load(Path("team/stack.yaml"), None, {}, [])
 
@@ -175,7 +180,7 @@ def test_files_that_the_environment_names_are_those_of_the_current_folder(load, 
 
     assert stack.directory == tmp_path / "team"
     assert env["HF_TOKEN_PATH"] == f"{tmp_path}/keys/token"
-    assert (env["CA_BUNDLE"], env["WHEELS_DIR"]) == ("/etc/ca.crt", "")
+    assert (env["CA_BUNDLE"], env["WHEELS_DIR"]) == ("/home/me/ca.crt", "")
 
 
 def is_held(run):
