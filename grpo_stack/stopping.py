@@ -75,7 +75,10 @@ def interruptible() -> Iterator[Interrupt]:
 
 @contextmanager
 def _handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
-    before: dict[signal.Signals, Any] = {sign: signal.signal(sign, handler) for sign in SIGNALS}
+    # Under nohup a terminal that closes is to change nothing. SIGINT is heard all the same: shells ignore it for what they run in
+    # the background, where it is sent on purpose alone.
+    heard = [sign for sign in SIGNALS if sign != signal.SIGHUP or signal.getsignal(sign) != signal.SIG_IGN]
+    before: dict[signal.Signals, Any] = {sign: signal.signal(sign, handler) for sign in heard}
     try:
         yield
     finally:

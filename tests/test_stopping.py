@@ -1,4 +1,5 @@
 import signal
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,18 @@ def test_a_signal_in_the_middle_of_a_wait_is_heard() -> None:
             assert stop.wait(3600)
         finally:
             signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("block", [stopping.interruptible, stopping.asked_to_stop])
+def test_a_terminal_that_closes_changes_nothing_under_nohup(block: Any) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with block() as heard:
+            signal.raise_signal(signal.SIGHUP)
+            assert vars(heard) in ({"obeyed": True}, {"count": 0})
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("sign", stopping.SIGNALS)
