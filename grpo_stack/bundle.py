@@ -22,30 +22,34 @@ def files(described: Description, command: str) -> dict[str, str]:
 def files_for(target: Path, described: Description, command: str) -> dict[str, str]:
     """Those to write into `target`: without its stack.yaml where that is what was read, as it stands.
 
-    DescriptionError rather than the loss of a file that somebody wrote, or a Compose file that stack.yaml does not describe.
+    DescriptionError rather than the loss of what somebody wrote, or a Compose file that stack.yaml does not describe.
     """
     found = files(description.moved(described, target), command)
     own = described.file is not None and os.path.realpath(described.file) == os.path.realpath(target / description.FILE)
     if own and not described.overrides:
         del found[description.FILE]
-    kept = [name for name in found if paths.is_file(target / name) and not _is_ours(target / name)]
-    if problems := [_why_kept(target / name, described if own else None) for name in kept]:
+    there = [target / name for name in found if paths.is_file(target / name)]
+    if problems := [why for file in there if (why := _why_kept(file, found[file.name], described if own else None))]:
         raise DescriptionError(f"render: {problem}" for problem in problems)
     return found
 
 
-def _is_ours(file: Path) -> bool:
-    """Whether render wrote a file, and nobody a comment into it since: of a description, the values are what is kept."""
-    text = file.read_bytes()
+def _why_kept(file: Path, text: str, described: Description | None) -> str:
+    """Why `text` must not replace what `file` holds; empty if it may.
+
+    `described` is what was read from the stack.yaml in the same folder, if that is where the description comes from.
+    """
+    held = file.read_bytes()
     if file.name == compose.FILE:
-        return text.startswith(f"# {compose.MADE_BY}grpo-stack".encode())
-    header = f"# {description.HEADER}\n".encode()
-    return text.startswith(header) and b"#" not in text.removeprefix(header)
-
-
-def _why_kept(file: Path, described: Description | None) -> str:
-    """`described` is what was read from `file`, if that is where the description comes from."""
-    if described and file.name == description.FILE:
-        keys = ", ".join(described.overrides)
-        return f"{file}: was written by hand, and {keys} would differ from it; put that into the file, or {_ELSEWHERE}"
-    return f"{file}: is there, and render did not write it; {_ELSEWHERE}"
+        ours = held.startswith(f"# {compose.MADE_BY}grpo-stack".encode())
+        return "" if ours else f"{file}: is there, and render did not write it; {_ELSEWHERE}"
+    if held == text.encode():
+        return ""
+    if described is None:
+        own_way = "run `grpo-stack render --output .` in its folder to keep it, remove it"
+        return f"{file}: is there, and says something else; {own_way}, or {_ELSEWHERE}"
+    if description.is_as_dumped(held.decode()):
+        return ""
+    keys = ", ".join(described.overrides)
+    found = f"holds comments or a layout of its own, which {keys} from here would cost it"
+    return f"{file}: {found}; put that into the file, or {_ELSEWHERE}"

@@ -85,6 +85,12 @@ def dump(description: Description) -> str:
     return yamltext.dump(description.data, (HEADER,))
 
 
+def is_as_dumped(text: str) -> bool:
+    """Whether a readable stack.yaml is as `dump` writes it, so that nothing but its data would be lost with it."""
+    data, _ = document.read(text)
+    return isinstance(data, Mapping) and yamltext.dump(data, (HEADER,)) == text
+
+
 def paths(described: StackSpec) -> dict[str, Any]:
     """The keys of `described` whose values hold paths of this host, and those values."""
     found: dict[str, Any] = {"outputs": described.outputs, "source": described.source}

@@ -131,11 +131,11 @@ WRITTEN = "# Mine: why these GPUs\nsplit: '2:2'\n"
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ("--preset 2-6", "is there, and render did not write it"),
-        ("--file other.yaml", "is there, and render did not write it"),
+        ("--preset 2-6", "is there, and says something else; run `grpo-stack render --output .` in its folder"),
+        ("--file other.yaml", "is there, and says something else; run `grpo-stack render --output .` in its folder"),
         (
             "--split 4:4 --model a/b --set server.port=9000",
-            "was written by hand, and model, split, server.port would differ from it; put that into the file, or",
+            "holds comments or a layout of its own, which model, split, server.port from here would cost it; put that",
         ),
     ],
 )
@@ -176,20 +176,57 @@ def test_what_render_wrote_it_replaces_and_flags_go_into_the_description(capsys,
     assert (tmp_path / "compose.yaml").read_text() == flagged
     assert {"model": "a/b", "split": "1:1"}.items() <= yaml.safe_load((tmp_path / "stack.yaml").read_text()).items()
 
-    assert cli.main(["render", "--preset", "cpu", "--output", "."]) == 0
-    assert yaml.safe_load((tmp_path / "stack.yaml").read_text())["accelerator"] == "cpu"
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("model: a/b", "model: mine/own"), ('"4:4"', '"2:6"'), ("\n", "\n# mine\n")]
+)
+def test_the_command_that_rendered_a_description_does_not_undo_an_edit_of_it(
+    before, after, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    render = ["render", "--preset", "4-4", "--model", "a/b", "--output", "stack"]
+    assert cli.main(render) == 0
+    assert cli.main(render) == 0
+    file = tmp_path / "stack" / "stack.yaml"
+    file.write_text(edited := file.read_text().replace(before, after, 1))
+    files = {each: each.read_text() for each in file.parent.iterdir()}
+    capsys.readouterr()
+
+    assert cli.main(render) == 2
+
+    assert capsys.readouterr().err == (
+        "grpo-stack: render: stack/stack.yaml: is there, and says something else; run `grpo-stack render --output .` in its "
+        "folder to keep it, remove it, or name another folder: --output DIR\n"
+    )
+    assert {each: each.read_text() for each in file.parent.iterdir()} == files
+    monkeypatch.chdir(file.parent)
+    assert cli.main(["render", "--output", "."]) == 0
+    assert file.read_text() == edited
 
 
-def test_a_comment_in_a_rendered_description_makes_it_somebodys(capsys, tmp_path, monkeypatch):
+def test_flags_go_into_a_description_in_the_form_of_render_whatever_its_values(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["render", "--model", "a/b", "--set", "server.extra_args=['--seed', 'a#b']", "--output", "."]) == 0
+    file = tmp_path / "stack.yaml"
+    file.write_text(file.read_text().replace("a/b", "mine/own"))
+
+    assert cli.main(["render", "--split", "1:7", "--output", "."]) == 0
+
+    kept = {"model": "mine/own", "split": "1:7", "server": {"extra_args": ["--seed", "a#b"]}}
+    assert kept.items() <= yaml.safe_load(file.read_text()).items()
+
+
+@pytest.mark.parametrize("mine", ["# mine\n", "\n", "accelerator:   cuda\n", "'accelerator': cuda\n"])
+def test_flags_go_into_no_description_with_a_comment_or_a_layout_of_its_own(mine, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["render", "--model", "a/b", "--output", "."]) == 0
-    with (tmp_path / "stack.yaml").open("a") as file:
-        file.write("# mine\n")
+    file = tmp_path / "stack.yaml"
+    file.write_text(edited := file.read_text() + mine)
 
-    assert cli.main(["render", "--output", "."]) == 0
-    assert cli.main(["render", "--preset", "cpu", "--output", "."]) == 2
+    assert cli.main(["render", "--split", "1:7", "--output", "."]) == 2
 
-    assert (tmp_path / "stack.yaml").read_text().endswith("# mine\n")
+    assert "stack.yaml: holds comments or a layout of its own, which split from here would" in capsys.readouterr().err
+    assert file.read_text() == edited
 
 
 @pytest.mark.parametrize("target", ["file", "file/below", "/proc/x", "taken", "x" * 300])
