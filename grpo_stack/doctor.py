@@ -14,6 +14,7 @@ from grpo_stack import (
     dataset_file,
     description,
     engine,
+    env_file,
     findings,
     fit,
     footprint,
@@ -34,7 +35,7 @@ from grpo_stack import (
 )
 from grpo_stack.description import Description
 from grpo_stack.errors import DescriptionError, HostError
-from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, ModelConfig
+from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, ModelConfig, NamedFile
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.hub_token import HubToken
 from grpo_stack.memory import checkpoint, shares, tensors
@@ -168,7 +169,6 @@ def _facts(
     described: Description, planned: StackPlan, machine: Machine, caller: Caller, volume: CacheVolume | None
 ) -> Facts:
     stack, directory, environment = described.spec, described.directory, caller.environment
-    files = [(key, description.absolute(file, directory)) for key, file in _named_files(stack)]
     ports = [port for port in [stack.server.publish] if port]
     if caller.runtime == "process":
         ports = [*processes.ports(planned).values()]
@@ -184,10 +184,7 @@ def _facts(
         gpus=machine.gpus,
         model=host.model_folder(model, caller.uid, mounted=caller.runtime == "docker") if model else None,
         dataset=_dataset(described, caller),
-        missing_files=tuple(named for named in files if not paths.is_file(named[1])),
-        closed_files=tuple(
-            (key, file) for key, file in files if paths.is_file(file) and not paths.allows(file, caller.uid, paths.READ)
-        ),
+        files=tuple(_named_files(described, caller)),
         token=host.token_file(str(token.file), caller.uid) if token.file else None,
         token_in_environment=bool(token.text or environment.get("HF_TOKEN")),
         offline=fetches and _offline(environment),
@@ -195,12 +192,29 @@ def _facts(
     )
 
 
-def _named_files(stack: spec.StackSpec) -> Iterable[tuple[str, str]]:
-    for reward in stack.data.rewards:
-        if spec.is_reward_file(reward):
-            yield "data.rewards", reward.rpartition(":")[0]
+def _named_files(described: Description, caller: Caller) -> Iterable[NamedFile]:
+    stack, directory = described.spec, described.directory
+    for reward in filter(spec.is_reward_file, stack.data.rewards):
+        yield _named_file("data.rewards", description.absolute(reward.rpartition(":")[0], directory), caller)
     if stack.trainer.env_file:
-        yield "trainer.env_file", stack.trainer.env_file
+        named = _named_file(env_file.KEY, description.absolute(stack.trainer.env_file, directory), caller)
+        yield replace(named, secret=True, problems=_variables_problems(named.path) if named.exists else ())
+
+
+def _named_file(key: str, file: str, caller: Caller) -> NamedFile:
+    exists = paths.is_file(file)
+    return NamedFile(key, file, exists, exists and paths.allows(file, caller.uid, paths.READ))
+
+
+def _variables_problems(file: str) -> tuple[str, ...]:
+    """What training would refuse in its file of variables; nothing where this user cannot look into that."""
+    if not paths.allows(file, os.getuid(), paths.READ):
+        return ()
+    try:
+        env_file.read(Path(file))
+    except DescriptionError as fault:
+        return tuple(problem.removeprefix(f"{env_file.KEY}: ") for problem in fault.problems)
+    return ()
 
 
 def _model(described: Description, volume: CacheVolume | None, caller: Caller) -> ModelReading | None:

@@ -397,6 +397,29 @@ class DatasetFile:
 
 
 @dataclass(frozen=True)
+class NamedFile:
+    """A local file that the description names beside model and dataset."""
+
+    key: str
+    """The key that names it."""
+
+    path: str
+    """As the description names it, made absolute."""
+
+    exists: bool
+    """It is there, and a file."""
+
+    readable: bool = True
+    """The containers' user can read it."""
+
+    secret: bool = False
+    """It holds what others must not read."""
+
+    problems: tuple[str, ...] = ()
+    """What is wrong in it, a line each, with what to do."""
+
+
+@dataclass(frozen=True)
 class TokenFile:
     """The file with a Hugging Face token that `HF_TOKEN_PATH` names."""
 

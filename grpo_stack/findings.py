@@ -36,7 +36,7 @@ CHECKS = {
     "model": "the model's folder is complete and readable; its config can be read, or the Hub shows it",
     "data.dataset": "the dataset file can be read and has prompts",
     "data.rewards": "the reward files are there, and readable",
-    "trainer.env_file": "the file of variables is there, and readable",
+    "trainer.env_file": "the file of variables is there, readable, and made of NAME=VALUE lines",
     "packages": "with --runtime process: this Python holds vLLM and TRL, in releases that go together",
     "server.port": "with --runtime process: the server's port is free",
     "trainer.group_port": "with --runtime process: the port for weight pushes is free",

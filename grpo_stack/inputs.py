@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from grpo_stack.facts import DatasetFile, FolderSpace, ModelFolder
+from grpo_stack.facts import DatasetFile, FolderSpace, ModelFolder, NamedFile
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
-
-NamedFile = tuple[str, str]
-"""A key of the description, and a file that it names."""
 
 CHECKPOINT_BYTES = 2 * 10**9
 """Free space that the outputs folder must have at least: a checkpoint of a small model."""
@@ -18,17 +15,15 @@ def check(
     folders: Iterable[FolderSpace],
     model: ModelFolder | None,
     dataset: DatasetFile | None,
-    missing: Iterable[NamedFile] = (),
-    closed: Iterable[NamedFile] = (),
+    files: Iterable[NamedFile] = (),
 ) -> tuple[Finding, ...]:
     """A finding for each; `model` and `dataset` are None where they come from the Hub.
 
-    `missing` are further files that are not there, `closed` those that the containers' user cannot read.
+    Of the further `files` only what is wrong with them.
     """
     findings = [*_folders(folders), *_model(model), *_dataset(dataset)]
-    for key, file in missing:
-        findings.append(Finding(key, PROBLEM, f"there is no file {file}", "mind the path", described=True))
-    findings += [_closed(key, file) for key, file in closed]
+    for file in files:
+        findings += _named(file)
     return tuple(findings)
 
 
@@ -122,8 +117,19 @@ def _dataset(dataset: DatasetFile | None) -> Iterable[Finding]:
         yield Finding("data.dataset", OK, f"{dataset.path} has prompts")
 
 
-def _closed(key: str, file: str) -> Finding:
-    return Finding(key, PROBLEM, f"{file} cannot be read by the containers' user", f"run: chmod a+r {file}")
+def _named(file: NamedFile) -> Iterable[Finding]:
+    if not file.exists:
+        yield Finding(file.key, PROBLEM, f"there is no file {file.path}", "mind the path", described=True)
+    elif not file.readable:
+        yield _closed(file.key, file.path, file.secret)
+    for problem in file.problems:
+        found, _, fix = problem.rpartition("; ")
+        yield Finding(file.key, PROBLEM, found, fix, described=True)
+
+
+def _closed(key: str, file: str, secret: bool = False) -> Finding:
+    fix = "give them a copy that they can read, outside of the checkout" if secret else f"run: chmod a+r {file}"
+    return Finding(key, PROBLEM, f"{file} cannot be read by the containers' user", fix)
 
 
 def _gigabytes(count: int) -> str:

@@ -41,7 +41,7 @@ def check(plan: StackPlan, facts: Facts, packages: Packages, visible: str | None
     findings = [Finding("engine", SKIPPED, "not asked: server and trainer run as processes of this host")]
     findings += [*_packages(plan, packages), *devices.check(plan, facts.gpus, None), *_granted(plan, visible)]
     findings += [*_ports(plan, facts.host), memory(plan, facts.host), _token(facts)]
-    findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.missing_files, facts.closed_files)
+    findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.files)
     return tuple(findings)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from grpo_stack import devices, inputs, pins, words
-from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, Host, ModelFolder, TokenFile
+from grpo_stack.facts import CacheVolume, DatasetFile, Engine, GpuReading, Host, ModelFolder, NamedFile, TokenFile
 from grpo_stack.findings import OK, PROBLEM, WARNING, Finding
 from grpo_stack.plan import StackPlan
 from grpo_stack.programs import SERVER, TRAINER
@@ -43,10 +43,8 @@ class Facts:
     gpus: GpuReading = GpuReading(())
     model: ModelFolder | None = None
     dataset: DatasetFile | None = None
-    missing_files: tuple[inputs.NamedFile, ...] = ()
-    """Files beside the dataset that the description names and that are not there."""
-    closed_files: tuple[inputs.NamedFile, ...] = ()
-    """Those that the containers' user cannot read."""
+    files: tuple[NamedFile, ...] = ()
+    """Files beside the dataset that the description names."""
     token: TokenFile | None = None
     """None: HF_TOKEN_PATH names no file."""
     token_in_environment: bool = False
@@ -63,7 +61,7 @@ def check(plan: StackPlan, facts: Facts) -> tuple[Finding, ...]:
     findings += [_shm(plan, facts.host), memory(plan, facts.host), _token(facts)]
     findings += [*_weight_path(plan), *_clock(facts.host)]
     findings += [*_proxies(plan, facts.host), *_offline(facts)]
-    findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.missing_files, facts.closed_files)
+    findings += inputs.check(facts.host.folders, facts.model, facts.dataset, facts.files)
     return tuple(findings)
 
 

@@ -127,7 +127,7 @@ TABLE = {
         "run_state topology words"
     ),
     "doctor": Row(
-        "dataset_file description engine errors facts findings fit footprint gpus host hub_token inputs local_preflight memory models "
+        "dataset_file description engine env_file errors facts findings fit footprint gpus host hub_token inputs local_preflight memory models "
         "packages paths plan preflight processes programs snapshots spec volumes words"
     ),
     "overview": Row("plan render words", pure=True),

@@ -9,6 +9,7 @@ from grpo_stack import description, doctor, plan
 from grpo_stack.doctor import Asked, Caller, Machine
 from grpo_stack.errors import DescriptionError, HostError
 from grpo_stack.facts import Engine, GpuReading
+from grpo_stack.findings import Finding
 from tests.fakes import hub
 from tests.test_preflight import ENGINE, gpus
 
@@ -331,13 +332,49 @@ def test_a_dataset_of_the_hub_is_none_of_this_hosts_files(check, tmp_path):
     assert about("data.dataset", check(Machine(gpus(8)), **{"data.dataset": "org/name"})) == []
 
 
+@pytest.mark.parametrize("runtime", ["docker", "process"])
+def test_what_training_would_refuse_in_its_file_of_variables_is_found_before(check, tmp_path, runtime):
+    file = tmp_path / "keys; 1.env"
+    file.write_text("\ufeffA=1\nhunter2\n# B\nC hunter2\n")
+
+    findings = check(Machine(gpus(8)), runtime=runtime, **{"trainer.env_file": "./keys; 1.env"})
+
+    found = [finding for finding in findings if finding.check == "trainer.env_file"]
+    assert found == [
+        Finding(
+            "trainer.env_file",
+            "problem",
+            f"{file}: line {number} is not of the form NAME=VALUE",
+            "mend it, or put a # in front",
+            described=True,
+        )
+        for number in (2, 4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [(b"\xef\xbb\xbfA=1\n", []), (b"A=1\n\xff", [("problem", "{}: byte 4 is no UTF-8")])],
+)
+def test_a_file_of_variables_is_read_as_training_reads_it(check, tmp_path, content, found):
+    file = tmp_path / "keys.env"
+    file.write_bytes(content)
+
+    findings = check(Machine(gpus(8)), **{"trainer.env_file": "./keys.env"})
+
+    assert about("trainer.env_file", findings) == [(level, text.format(file)) for level, text in found]
+
+
 def test_files_that_the_containers_user_cannot_read_are_refused(check, tmp_path):
-    for name, text in (("rew.py", ""), ("d.jsonl", '{"prompt": 1}\n')):
+    for name, text in (("rew.py", ""), ("d.jsonl", '{"prompt": 1}\n'), ("keys.env", "A=1\n")):
         file = tmp_path / name
         file.write_text(text)
         file.chmod(0o600)
 
-    findings = check(Machine(gpus(8)), **{"data.dataset": "./d.jsonl", "data.rewards": ["./rew.py:reward"]})
+    named = {"data.dataset": "./d.jsonl", "data.rewards": ["./rew.py:reward"], "trainer.env_file": "./keys.env"}
+    findings = check(Machine(gpus(8)), **named)
 
-    for key, name in (("data.dataset", "d.jsonl"), ("data.rewards", "rew.py")):
+    for key, name in (("data.dataset", "d.jsonl"), ("data.rewards", "rew.py"), ("trainer.env_file", "keys.env")):
         assert about(key, findings) == [("problem", f"{tmp_path / name} cannot be read by the containers' user")]
+    opened = {finding.check for finding in findings if "chmod" in finding.fix}
+    assert opened == {"data.dataset", "data.rewards"}, "nobody is told to show everybody what is secret"

@@ -33,12 +33,20 @@ def test_each_line_that_is_something_else_is_named_without_what_it_holds(tmp_pat
     with pytest.raises(DescriptionError) as refusal:
         env_file.read(file)
 
-    lines = [f"trainer.env_file: {file}: line {number} is not of the form NAME=VALUE" for number in (2, 3, 4, 5)]
-    assert list(refusal.value.problems) == lines
+    why = "is not of the form NAME=VALUE; mend it, or put a # in front"
+    assert list(refusal.value.problems) == [f"trainer.env_file: {file}: line {number} {why}" for number in (2, 3, 4, 5)]
+
+
+def test_a_byte_order_mark_in_front_is_no_part_of_a_name(tmp_path):
+    file = tmp_path / "keys.env"
+    file.write_text("A=1\r\nB=2\r\n", encoding="utf-8-sig", newline="")
+
+    assert env_file.read(file) == {"A": "1", "B": "2"}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "cannot be read: No such file or directory"), (b"A=\xff", "byte 2 is no UTF-8")]
+    ("content", "said"),
+    [(None, "cannot be read: No such file or directory"), (b"\xef\xbb\xbfA=\xff", "byte 5 is no UTF-8")],
 )
 def test_a_file_that_cannot_be_read_is_said_so(tmp_path, content, said):
     file = tmp_path / "keys.env"

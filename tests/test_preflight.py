@@ -14,6 +14,7 @@ from grpo_stack.facts import (
     GpuReading,
     Host,
     ModelFolder,
+    NamedFile,
     PortInUse,
     TokenFile,
 )
@@ -141,11 +142,16 @@ def test_a_good_host_has_no_problem_and_says_what_it_has():
             "data.dataset: /d.jsonl has no column `prompt` (found: question, answer)",
         ),
         (None, {"dataset": DatasetFile("/d.jsonl", True, None, "it is empty")}, "data.dataset: /d.jsonl: it is empty"),
-        (None, {"missing_files": (("data.rewards", "/r.py"),)}, "data.rewards: there is no file /r.py"),
+        (None, {"files": (NamedFile("data.rewards", "/r.py", False),)}, "data.rewards: there is no file /r.py"),
         (
             None,
-            {"closed_files": (("trainer.env_file", "/keys"),)},
-            "trainer.env_file: /keys cannot be read by the containers' user; run: chmod a+r /keys",
+            {"files": (NamedFile("data.rewards", "/r.py", True, False),)},
+            "data.rewards: /r.py cannot be read by the containers' user; run: chmod a+r /r.py",
+        ),
+        (
+            None,
+            {"files": (NamedFile("trainer.env_file", "/keys", True, False, secret=True),)},
+            "trainer.env_file: /keys cannot be read by the containers' user; give them a copy that they can read, outside",
         ),
     ],
 )
