@@ -1,7 +1,7 @@
 """Whose a run's folder is, for whoever comes later: `status`, `down`, a second `up`.
 
-The `up` of either runtime holds a lock on the folder for as long as it lives; which processes belong to a run of processes is
-written down there.
+The `up` of either runtime holds the lock on a file in the folder for as long as it lives; which processes belong to a run of
+processes is written down there.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from grpo_stack.errors import HostError
 from grpo_stack.process_tree import Process
 
 FILE = "processes.json"
+
+LOCK = ".lock"
+"""A file, since NFS locks nothing that is not open for writing (flock(2)), as no folder can be. It stays when the run is over:
+removing it would let two `up`s hold a lock each."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,10 @@ class Record:
 def claim(folder: Path) -> Iterator[Record]:
     """The run's folder, held by this process alone until it ends, however that is; HostError if the run is running."""
     try:
-        lock = os.open(folder, os.O_RDONLY)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)  # less the umask, as for every file of the run
     except OSError as fault:
         reason = (fault.strerror or str(fault)).lower()
-        raise HostError(f"outputs: {folder}: {reason}; name another folder: --outputs FOLDER") from None
+        raise HostError(f"outputs: {fault.filename}: {reason}; name another folder: --outputs FOLDER") from None
     try:
         _lock(lock, fcntl.LOCK_EX, folder)
         _require_no_processes(folder)
@@ -80,9 +84,9 @@ def require_idle(folder: Path) -> None:
     """Return if no `up` holds the run, and no process of it is left; else HostError that names them."""
     _require_no_processes(folder)
     try:
-        lock = os.open(folder, os.O_RDONLY)
+        lock = os.open(folder / LOCK, os.O_RDONLY)  # enough for a shared lock, and does not make the file
     except OSError:
-        return  # there is none yet, or none for this user, which whoever begins the run will be told
+        return  # nobody began the run yet, or none for this user to see, which whoever begins it will be told
     try:
         _lock(lock, fcntl.LOCK_SH, folder)  # shared: two that only ask are not in each other's way
     finally:
@@ -96,11 +100,11 @@ def _lock(lock: int, kind: int, folder: Path) -> None:
         _require_no_processes(folder)  # says more
         pid = process_tree.holder(lock)
         raise HostError(
-            f"run {folder.name} is in use by another `grpo-stack up`{f' (pid {pid})' if pid else ''}; "
-            "end that one first, or choose another --run"
+            f"run {folder.name} is in use by another `grpo-stack up`"
+            f"{f' (pid {pid})' if pid else ', maybe on another host'}; end that one first, or choose another --run"
         ) from None
     except OSError:
-        pass  # NFS has no lock for a folder (EBADF), some file systems none at all: what was written down must do
+        pass  # some file systems have no locks: what was written down must do
 
 
 def _require_no_processes(folder: Path) -> None:

@@ -225,6 +225,13 @@ def test_a_named_run_whose_up_still_builds_images_is_not_said_to_be_over(contain
     assert stopped == []
 
 
+def test_a_named_run_of_processes_that_is_held_elsewhere_is_not_said_to_be_over(over, capsys):
+    with run_state.claim(over):
+        assert cli.main(["down", "--run", "over"]) == 3
+
+    assert "run over is in use by another `grpo-stack up`" in capsys.readouterr().err
+
+
 def test_of_a_run_in_containers_that_is_over_the_saved_logs_are_shown(contained, monkeypatch):
     def become(program, words):
         raise SystemExit(words)

@@ -137,7 +137,65 @@ def test_a_run_in_containers_leaves_no_word_of_earlier_processes(run: Path) -> N
 
     begin(contain, "third/model")
 
-    assert {entry.name for entry in run.iterdir()} == {"logs", "stack.yaml", "compose.yaml"}
+    assert {entry.name for entry in run.iterdir()} == {".lock", "logs", "stack.yaml", "compose.yaml"}
+
+
+@pytest.fixture
+def nfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks as Linux makes them on NFS (flock(2)): an exclusive one needs a file that is open for writing."""
+    local = fcntl.flock
+
+    def flock(lock: int, kind: int) -> None:
+        if kind & fcntl.LOCK_EX and fcntl.fcntl(lock, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        local(lock, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.usefixtures("nfs")
+@RUNTIMES
+@pytest.mark.parametrize("written", [False, True], ids=["nothing written yet", "written on another host"])
+def test_on_nfs_a_run_is_refused_as_well_whatever_host_it_is_on(
+    written: bool, runtime: Write, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_tree, "holder", lambda lock: None)
+    own = run_state.Member("up", process_tree.Process(os.getpid(), process_tree.find(os.getpid()).started))  # type: ignore[union-attr]
+    with run_state.claim(run) as record:
+        if written:
+            record.write(run_state.State("a", "boot of another host", own))
+        found = refusal(runtime, run)
+        with pytest.raises(HostError) as second, run_state.claim(run):
+            pass
+
+    assert (
+        found
+        == str(second.value)
+        == (
+            "run mine is in use by another `grpo-stack up`, maybe on another host; "
+            "end that one first, or choose another --run"
+        )
+    )
+    begin(runtime, "second/model")
+
+
+def test_two_that_only_ask_are_not_in_each_others_way_and_leave_nothing(tmp_path: Path) -> None:
+    run_state.require_idle(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+    (tmp_path / run_state.LOCK).touch()
+    with (tmp_path / run_state.LOCK).open() as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        run_state.require_idle(tmp_path)
+
+
+def test_the_lock_of_a_folder_that_a_group_shares_is_for_the_group(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with run_state.claim(tmp_path):
+            assert (tmp_path / run_state.LOCK).stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.parametrize("fault", [errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP])
@@ -163,7 +221,7 @@ def test_a_folder_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
         pass
 
     assert str(caught.value) == (
-        f"outputs: {tmp_path}/none: no such file or directory; name another folder: --outputs FOLDER"
+        f"outputs: {tmp_path}/none/.lock: no such file or directory; name another folder: --outputs FOLDER"
     )
 
 

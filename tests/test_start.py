@@ -126,7 +126,7 @@ def test_roots_run_belongs_to_the_containers_while_it_runs_and_to_root_after_it_
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
 
-    everything = {"mine", "logs", "stack.yaml", "compose.yaml", "checkpoint-2", "model.safetensors"}
+    everything = {"mine", ".lock", "logs", "stack.yaml", "compose.yaml", "checkpoint-2", "model.safetensors"}
 
     with start.begun(described, plan.derive(described.spec), "project"):
         assert owned == dict.fromkeys(everything, (start.CONTAINER_UID, start.CONTAINER_UID))

@@ -22,6 +22,8 @@ def down(args: argparse.Namespace) -> int:
     if meant.processes is not None:
         ended = [local_stop.down(folder, local_stop.ASKED_LIMIT_S) for folder in meant.processes]
         if not any(ended):
+            if meant.named:
+                run_state.require_idle(meant.named)  # on another host it may run, or its `up` have written nothing yet
             whose = f"nothing of run {meant.named.name}" if meant.named else f"no process of {args.project}"
             print(f"{whose} is running", file=sys.stderr)
     elif meant.project:
