@@ -10,9 +10,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, suppress
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from grpo_stack import time_limit
@@ -108,10 +109,24 @@ def made_from(file: Path) -> dict[str, tuple[Container, ...]]:
             if box.labels.get(_ONE_OFF) != "True" and os.path.realpath(box.labels[_FILES]) == wanted
         ]
 
-    found: dict[str, tuple[Container, ...]] = {}
-    for project, container in sorted(_ask(find), key=lambda pair: (pair[0], pair[1].service, pair[1].name)):
-        found[project] = (*found.get(project, ()), container)
-    return found
+    return _by_project(_ask(find))
+
+
+def told_to_write(folder: Path, options: Collection[str]) -> dict[str, tuple[Container, ...]]:
+    """The containers in whatever state, whichever file Compose made them from, whose command names `folder` after one of
+    `options`, as they see it through a mount; by project, those of `docker compose run` included. Raises HostError.
+    """
+    wanted = os.path.realpath(folder)
+
+    def find(docker: Any) -> list[tuple[str, Container]]:
+        boxes = docker.containers.list(all=True, filters={"label": _PROJECT}, ignore_removed=True)
+        return [
+            (box.labels[_PROJECT], _container(box, 0))
+            for box in boxes
+            if wanted in {os.path.realpath(path) for path in _named_on_this_host(box.attrs, options)}
+        ]
+
+    return _by_project(_ask(find))
 
 
 def start(project: str, service: str) -> None:
@@ -272,6 +287,25 @@ def _free_bytes(folder: str | None) -> int | None:
     with suppress(OSError):
         return shutil.disk_usage(folder).free if folder else None
     return None
+
+
+def _by_project(found: Iterable[tuple[str, Container]]) -> dict[str, tuple[Container, ...]]:
+    by_project: dict[str, tuple[Container, ...]] = {}
+    for project, container in sorted(found, key=lambda pair: (pair[0], pair[1].service, pair[1].name)):
+        by_project[project] = (*by_project.get(project, ()), container)
+    return by_project
+
+
+def _named_on_this_host(attrs: Any, options: Collection[str]) -> list[str]:
+    """What a container's command names after one of `options`, where that lies under a mount: the paths outside."""
+    # Of what Compose gives a container, Args holds the entrypoint's further words and the command's.
+    values = [value for option, value in pairwise(attrs["Args"] or ()) if option in options]
+    return [
+        os.path.join(mount["Source"], os.path.relpath(value, mount["Destination"]))  # noqa: PTH118
+        for value in values
+        for mount in attrs["Mounts"] or ()
+        if mount.get("Source") and PurePosixPath(value).is_relative_to(mount["Destination"])
+    ]
 
 
 def _container(box: Any, log_lines: int) -> Container:

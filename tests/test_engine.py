@@ -340,3 +340,23 @@ def test_what_was_made_from_a_compose_file_is_found_by_project_whatever_link_lea
         "q": (Container("q-trainer-1", "trainer", "paused", None, None, False),),
     }
     assert engine.made_from(tmp_path / "compose.yaml") == {}
+
+
+def test_who_is_told_to_write_to_a_folder_is_found_by_what_it_is_inside(dockerd: FakeDockerd, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    mounts = {"/cache": "/var/lib/docker/volumes/cache/_data", "/outputs": str(tmp_path / "there")}
+    up, words = {"Status": "running", "ExitCode": 0}, ("-c", "x", "--output_dir", "/outputs/mine", "--beta", "0")
+    dockerd.add("trainer", up, args=words, mounts=mounts)
+    dockerd.add("vllm-server", up, args=("--host", "0.0.0.0"))
+    dockerd.add("trainer", {"Status": "paused", "ExitCode": 0}, args=words, mounts=mounts, project="q", one_off=True)
+    dockerd.add("trainer", up, args=words, mounts={"/outputs": str(tmp_path)}, project="another folder of runs")
+    dockerd.add("trainer", up, args=words, project="in its own file system")
+    dockerd.add("board", up, args=("--logdir", "/outputs/mine"), mounts=mounts, project="a reader")
+    dockerd.add("trainer", up, args=("--output_dir", "/outputs/mine2"), mounts=mounts, project="another run")
+
+    assert engine.told_to_write(tmp_path / "link" / "mine", ["--outputs", "--output_dir"]) == {
+        "p": (Container("p-trainer-1", "trainer", "running", None, None, False),),
+        "q": (Container("q-trainer-1", "trainer", "paused", None, None, False),),
+    }
+    assert engine.told_to_write(tmp_path / "mine", ["--outputs"]) == {}

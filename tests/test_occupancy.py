@@ -6,11 +6,13 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
-from grpo_stack import description, engine, local_start, occupancy, plan, process_tree, run_state, start
+from grpo_stack import description, engine, local_start, occupancy, plan, presets, process_tree, run_state, start
 from grpo_stack.description import Description
 from grpo_stack.errors import HostError
 from grpo_stack.facts import Container
@@ -34,6 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine, "find_client", lambda: "docker")
     monkeypatch.setattr(engine, "made_from", lambda file: {})
+    monkeypatch.setattr(engine, "told_to_write", lambda folder, options: {})
     begin(contain, "first/model")
     return tmp_path / "outputs" / "mine"
 
@@ -70,6 +73,47 @@ def test_a_run_whose_containers_are_there_is_refused_though_its_up_was_killed(
         "run mine is running already, in containers of the project a (vllm-server); "
         "stop it with `grpo-stack down --project a`, or choose another --run"
     )
+
+
+@RUNTIMES
+@pytest.mark.parametrize("state", occupancy.RUNNING)
+@pytest.mark.parametrize("begun", [False, True], ids=["no folder yet", "a folder"])
+def test_a_run_of_plain_docker_compose_is_refused(
+    begun: bool, state: str, runtime: Write, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has written no Compose file into the run's folder, and holds nothing."""
+    (run / "compose.yaml").unlink()
+    if not begun:
+        run.rename(run.with_name("other"))
+    project = {"plain": containers(state)}
+    monkeypatch.setattr(engine, "told_to_write", lambda folder, options: project if folder == run else {})
+
+    with pytest.raises(HostError) as caught:
+        begin(runtime, "second/model")
+
+    assert str(caught.value) == (
+        "run mine is running already, in containers of the project plain (trainer); "
+        "stop it with `grpo-stack down --project plain`, or choose another --run"
+    )
+    assert run.exists() == begun
+
+
+def test_docker_is_not_asked_about_a_folder_of_runs_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "told_to_write", lambda folder, options: pytest.fail("asked"))
+
+    occupancy.require_free(tmp_path / "outputs" / "mine", with_docker=True)
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS)
+def test_what_writes_to_a_run_is_told_so_as_docker_is_asked_for_it(preset: str) -> None:
+    file = Path(__file__).parent.parent / "compose" / preset / "compose.yaml"
+    for name, service in yaml.safe_load(file.read_text())["services"].items():
+        writes = any(volume.get("target") == "/outputs" for volume in service.get("volumes", ()))
+        words = [*service.get("entrypoint", ()), *service.get("command", ())]
+        told = {value for option, value in pairwise(words) if option in occupancy._WRITERS}
+        assert told == ({"/outputs/${RUN:-run}"} if writes else set()), name
 
 
 def test_of_two_that_start_at_once_one_writes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,13 +161,14 @@ def test_a_run_whose_processes_are_there_is_refused(runtime: Write, run: Path) -
     )
 
 
+@pytest.mark.parametrize("question", ["made_from", "told_to_write"])
 def test_where_docker_does_not_answer_containers_are_refused_and_processes_are_not(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+    question: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(file: Path) -> dict[str, tuple[Container, ...]]:
+    def silent(*_: object) -> dict[str, tuple[Container, ...]]:
         raise HostError("Docker's daemon does not run")
 
-    monkeypatch.setattr(engine, "made_from", silent)
+    monkeypatch.setattr(engine, question, silent)
 
     assert refusal(contain, run) == "Docker's daemon does not run"
     begin(local_start.write, "second/model")
@@ -225,7 +270,11 @@ def test_a_folder_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_a_name_that_no_folder_can_have_is_left_for_whoever_makes_the_folder(tmp_path: Path) -> None:
+def test_a_name_that_no_folder_can_have_is_left_for_whoever_makes_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_ask", lambda question: [])
+
     occupancy.require_free(tmp_path / ("x" * 300), with_docker=True)
 
 

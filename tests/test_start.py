@@ -16,6 +16,13 @@ NOON = time.strptime("2026-03-01 12:00:00", "%Y-%m-%d %H:%M:%S")
 
 
 @pytest.fixture
+def no_containers(monkeypatch):
+    """A Docker that has none."""
+    monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
+    monkeypatch.setattr(start.engine, "told_to_write", lambda folder, options: {})
+
+
+@pytest.fixture
 def load(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -112,6 +119,7 @@ def test_problems_are_demanded_all_at_once_and_blamed_rightly():
     assert caught.value.problems == ("b: full; free some", "c: none")
 
 
+@pytest.mark.usefixtures("no_containers")
 def test_roots_run_belongs_to_the_containers_while_it_runs_and_to_root_after_it_as_often_as_it_is_started(
     load, tmp_path, monkeypatch
 ):
@@ -120,7 +128,6 @@ def test_roots_run_belongs_to_the_containers_while_it_runs_and_to_root_after_it_
     monkeypatch.setattr(os, "getgid", lambda: 0)
     monkeypatch.delenv("SUDO_UID", raising=False)
     monkeypatch.setattr(os, "chown", lambda name, uid, gid, **_: owned.update({Path(name).name: (uid, gid)}))
-    monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
     described = load(preset="cpu", run="mine", outputs=str(tmp_path))
     checkpoint = tmp_path / "mine" / "checkpoint-2" / "model.safetensors"
     checkpoint.parent.mkdir(parents=True)
@@ -133,9 +140,9 @@ def test_roots_run_belongs_to_the_containers_while_it_runs_and_to_root_after_it_
     assert owned == dict.fromkeys(everything, (0, 0))
 
 
+@pytest.mark.usefixtures("no_containers")
 @pytest.mark.parametrize("taken", ["out", "out/mine", "out/mine/logs", "out/mine/stack.yaml/x"])
 def test_a_run_folder_that_cannot_be_made_is_one_line(taken, load, tmp_path, monkeypatch):
-    monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
     described = load(preset="cpu", run="mine", outputs=str(tmp_path / "out"))
     (tmp_path / taken).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / taken).touch()
@@ -145,12 +152,12 @@ def test_a_run_folder_that_cannot_be_made_is_one_line(taken, load, tmp_path, mon
         pass
 
 
+@pytest.mark.usefixtures("no_containers")
 def test_the_runs_folder_is_held_until_all_of_it_is_the_callers_again(load, tmp_path, monkeypatch):
     held = []
     monkeypatch.setattr(start, "_give", lambda run, uid, gid: held.append((uid, is_held(run))))
     monkeypatch.setattr(os, "getuid", lambda: 0)
     monkeypatch.delenv("SUDO_UID", raising=False)
-    monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
     described = load(preset="cpu", run="mine", outputs=str(tmp_path))
 
     with start.begun(described, plan.derive(described.spec), "project") as stack:
@@ -160,11 +167,11 @@ def test_the_runs_folder_is_held_until_all_of_it_is_the_callers_again(load, tmp_
     assert not is_held(stack.run_folder)
 
 
+@pytest.mark.usefixtures("no_containers")
 def test_files_that_the_environment_names_are_those_of_the_current_folder(load, tmp_path, monkeypatch):
     (tmp_path / "team").mkdir()
     (tmp_path / "team" / "stack.yaml").write_text("accelerator: cpu\nrun: mine\noutputs: ./out\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(start.engine, "find_client", lambda: "docker")
     monkeypatch.setattr(start, "_give", lambda *_: None)
     for name, value in {
         "HF_TOKEN_PATH": "keys/token",

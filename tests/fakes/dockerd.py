@@ -56,8 +56,11 @@ class FakeDockerd:
         project: str = "p",
         file: str = "/p/compose.yaml",
         one_off: bool = False,
+        args: tuple[str, ...] = (),
+        mounts: dict[str, str] | None = None,
         log: bytes = b"",
     ) -> None:
+        """`args`: its command but for the first word; `mounts`: folders of the host by what they are inside."""
         labels = {
             "com.docker.compose.project": project,
             "com.docker.compose.project.config_files": file,
@@ -70,6 +73,10 @@ class FakeDockerd:
                 "Id": identifier,
                 "Name": f"/{project}-{name}-1",
                 "State": state,
+                "Args": list(args),
+                "Mounts": [
+                    {"Type": "bind", "Source": source, "Destination": there} for there, source in (mounts or {}).items()
+                ],
                 "Config": {"Labels": labels, "Tty": False},
             }
         )

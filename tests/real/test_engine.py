@@ -47,7 +47,8 @@ def project(image: str, tmp_path: Path) -> Iterator[str]:
             "image": image,
             "network_mode": "none",
             "init": True,
-            "command": ["/bin/sh", "-c", "echo here; read line"],
+            "command": ["/bin/sh", "-c", "echo here; read line", "sh", "--output_dir", "/outputs/mine"],
+            "volumes": [f"{tmp_path}:/outputs"],
             "stdin_open": True,
             "healthcheck": {"test": ["CMD", "/bin/sh", "-c", "exit 0"], "interval": "1s"},
         },
@@ -96,6 +97,15 @@ def test_the_real_engine_tells_what_was_made_from_a_file(project: str, tmp_path:
 
     assert {name: [box.service for box in boxes] for name, boxes in found.items()} == {project: ["ends", "stays"]}
     assert engine.made_from(tmp_path / "other.yaml") == {}
+
+
+def test_the_real_engine_tells_who_is_told_to_write_to_a_folder(project: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+
+    found = engine.told_to_write(tmp_path / "link" / "mine", ["--output_dir"])
+
+    assert {name: [box.service for box in boxes] for name, boxes in found.items()} == {project: ["stays"]}
+    assert engine.told_to_write(tmp_path / "other", ["--output_dir"]) == {}
 
 
 def test_the_fake_answers_with_the_fields_of_the_real_engine(tmp_path: Path) -> None:
