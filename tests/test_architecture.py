@@ -147,7 +147,7 @@ TABLE = {
         "overview pins plan progress render start streams"
     ),
     "commands.target": Row("arguments commands description engine errors render run_state"),
-    "commands.runs": Row("commands engine errors lifecycle local_stop programs run_state"),
+    "commands.runs": Row("arguments commands engine errors lifecycle local_stop programs run_state"),
     "commands.inside": Row("arguments errors readiness releases supervise versions"),
     # the training side, which runs in the containers
     "rewards": Row("errors"),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from grpo_stack import cli, engine, lifecycle, process_tree, run_state
+from grpo_stack.errors import HostError
 from grpo_stack.facts import Container
 from tests.test_cli import CPU, run, without_docker
 
@@ -233,12 +234,63 @@ def test_a_named_run_of_processes_that_is_held_elsewhere_is_not_said_to_be_over(
 
 
 def test_of_a_run_in_containers_that_is_over_the_saved_logs_are_shown(contained, monkeypatch):
-    def become(program, words):
-        raise SystemExit(words)
-
     monkeypatch.setattr(os, "execvp", become)
 
     with pytest.raises(SystemExit) as became:
         cli.main(["logs", "--run", "over", "trainer"])
 
     assert became.value.code == ["tail", "--lines", "+1", str(contained[0] / "logs" / "trainer.log")]
+
+
+def away(*_):
+    raise HostError("Docker's daemon does not run")
+
+
+def become(program, words):
+    raise SystemExit(words)
+
+
+@pytest.mark.parametrize("question", ["made_from", "find_client", "containers"])
+@pytest.mark.parametrize("runtime", [[], ["--runtime", "docker"]], ids=["any", "docker"])
+def test_where_docker_is_away_the_saved_logs_of_a_run_in_containers_are_shown_with_a_warning(
+    runtime, question, contained, capsys, monkeypatch
+):
+    folder, there, _ = contained
+    there["b"] = ()
+    monkeypatch.setattr(engine, question, away)
+    monkeypatch.setattr(os, "execvp", become)
+
+    with pytest.raises(SystemExit) as became:
+        cli.main(["logs", "--run", "over", *runtime])
+
+    assert became.value.code == [
+        "tail", "--lines", "+1", str(folder / "logs" / "prefetch.log"), str(folder / "logs" / "trainer.log")
+    ]  # fmt: skip
+    assert capsys.readouterr().err == (
+        "grpo-stack: warning: Docker could not be asked about run over, what its `up` has saved is shown: "
+        "Docker's daemon does not run\n"
+    )
+
+
+def test_where_docker_is_away_nothing_else_is_said_of_a_run_in_containers(contained, capsys, monkeypatch):
+    folder, _, stopped = contained
+    monkeypatch.setattr(engine, "made_from", away)
+
+    for command in ("status", "down"):
+        assert cli.main([command, "--run", "over"]) == 3
+        assert capsys.readouterr() == ("", "grpo-stack: Docker's daemon does not run\n")
+    assert stopped == []
+    for log in (folder / "logs").iterdir():
+        log.unlink()
+    assert cli.main(["logs", "--run", "over"]) == 3
+    assert capsys.readouterr().err == "grpo-stack: Docker's daemon does not run\n"
+
+
+def test_a_log_that_was_not_saved_is_missed_where_docker_is_away(contained, capsys, monkeypatch):
+    monkeypatch.setattr(engine, "made_from", away)
+
+    assert cli.main(["logs", "--run", "over", "vllm-server"]) == 3
+
+    assert capsys.readouterr().err.splitlines()[1] == (
+        f"grpo-stack: there is no log of vllm-server in {contained[0]}/logs; logs that are there: prefetch, trainer"
+    )

@@ -7,8 +7,11 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
+from grpo_stack.arguments import PROGRAM
 from grpo_stack.commands import target
+from grpo_stack.commands.target import Target
 from grpo_stack.errors import DescriptionError, HostError
 
 STOP_LIMIT_S = 120
@@ -76,25 +79,49 @@ def _of_containers(project: str) -> list[tuple[dict[str, object], str]]:
 
 
 def logs(args: argparse.Namespace) -> int:
-    from grpo_stack import engine
     from grpo_stack.programs import PREFETCH, SERVER, TRAINER
 
     services = (PREFETCH, SERVER, TRAINER)
     if unknown := [name for name in args.services if name not in services]:
         raise DescriptionError(f"logs: there is no service {unknown[0]!r}; the services are {', '.join(services)}")
-    meant = target.find(args)
-    runs = meant.processes
-    if runs is None and meant.named and not meant.project:
-        runs = (meant.named,)  # over: its `up` has saved what the containers said
-    if runs is not None:
-        _show_saved(runs, args)
-    client = engine.find_client()
-    engine.containers(meant.project)  # Compose's own words for a daemon that does not answer help nobody
+    meant = target.find(args, needs_docker=False)
+    if meant.processes is not None:
+        _show_saved(meant.processes, args)
+    if meant.project or meant.named is None:
+        _show_containers(meant, args)
+    assert meant.named  # else Compose has taken over
+    if meant.unasked:
+        _tell_unasked(meant.named, meant.unasked)
+    _show_saved((meant.named,), args)  # its `up` has saved what the containers said
+
+
+def _show_containers(meant: Target, args: argparse.Namespace) -> None:
+    """Become `docker compose logs`. Return where Docker lets nobody, but there are logs that were saved."""
+    from grpo_stack import engine
+
+    try:
+        client = engine.find_client()
+        engine.containers(meant.project)  # Compose's own words for a daemon that does not answer help nobody
+    except HostError as fault:
+        if not meant.named:
+            raise
+        _tell_unasked(meant.named, fault)
+        return
     words = [client, "compose", "--project-name", meant.project, "logs"]
     os.execv(client, [*words, *(["--follow"] if args.follow else []), *args.services])
 
 
-def _show_saved(runs: tuple[Path, ...], args: argparse.Namespace) -> None:
+def _tell_unasked(run: Path, fault: HostError) -> None:
+    """Warn that Docker does not say what `run` has done since its logs were saved; raise `fault` if none were."""
+    if not any((run / "logs").glob("*.log")):
+        raise fault
+    print(
+        f"{PROGRAM}: warning: Docker could not be asked about run {run.name}, what its `up` has saved is shown: {fault}",
+        file=sys.stderr,
+    )
+
+
+def _show_saved(runs: tuple[Path, ...], args: argparse.Namespace) -> NoReturn:
     """Become `tail` of the log files of `runs`, those of the services that were asked for."""
     if not runs:
         raise HostError(f"no process of {args.project} is running; name a run that is over: --run NAME")

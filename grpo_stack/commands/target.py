@@ -23,21 +23,26 @@ class Target:
     """Folders of the runs of processes that are meant, the named one or all that are running; None: containers are."""
     project: str
     """Of the containers; empty where a run was named that has none any more."""
+    unasked: HostError | None = None
+    """Why Docker could not say whether the named run has containers."""
 
 
-def find(args: argparse.Namespace) -> Target:
-    """What is meant by --runtime, --outputs, --run and --project; HostError where that is nothing that there is."""
+def find(args: argparse.Namespace, *, needs_docker: bool = True) -> Target:
+    """What is meant by --runtime, --outputs, --run and --project; HostError where that is nothing that there is.
+
+    A Docker that does not answer about a named run is such an error too, unless not `needs_docker`.
+    """
     from grpo_stack import run_state
 
     if args.run is not None:
-        return _named(args.run, _outputs(args.outputs), args.runtime)
+        return _named(args.run, _outputs(args.outputs), args.runtime, needs_docker)
     if args.runtime == "docker":
         return Target(None, None, args.project)
     live = tuple(run_state.live_runs(_outputs(args.outputs), args.project))
     return Target(None, live if live or args.runtime == "process" else None, args.project)
 
 
-def _named(name: str, outputs: Path, runtime: str | None) -> Target:
+def _named(name: str, outputs: Path, runtime: str | None, needs_docker: bool) -> Target:
     """The run of that name, running or not, by what its folder says of it. Never another one's containers."""
     from grpo_stack import engine, run_state
     from grpo_stack.render import compose
@@ -48,7 +53,12 @@ def _named(name: str, outputs: Path, runtime: str | None) -> Target:
     if runtime != "docker" and run_state.read(run):
         return Target(run, (run,), "")
     if runtime != "process" and os.path.isfile(file := run / compose.FILE):  # noqa: PTH113  # the same
-        return Target(run, None, next(iter(engine.made_from(file)), ""))
+        try:
+            return Target(run, None, next(iter(engine.made_from(file)), ""))
+        except HostError as fault:
+            if needs_docker:
+                raise
+            return Target(run, None, "", fault)
     kind, instead = {
         "process": ("processes", "if it ran in containers, leave out --runtime process"),
         "docker": ("containers", "name their project instead: --project NAME"),
