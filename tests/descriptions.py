@@ -57,7 +57,7 @@ def descriptions(draw: st.DrawFn) -> dict[str, Any]:
     }
     stack, server = draw(st.fixed_dictionaries({}, optional=optional)), draw(_SERVER)
     if str(stack.get("split")).startswith("colocate"):
-        server = {key: value for key, value in server.items() if key not in ("publish", "extra_args")}
+        server = {key: value for key, value in server.items() if key not in ("publish", "extra_args", "dtype")}
     return {
         "accelerator": accelerator,
         **stack,
